@@ -48,6 +48,13 @@ static void drop_param(char *url, const char *name)
     }
 }
 
+void tierce__remotes_drop_params(char *url)
+{
+    drop_param(url, "read_only");
+    drop_param(url, "codec");
+    drop_param(url, "layout");
+}
+
 static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
 {
     snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", what);
@@ -100,7 +107,7 @@ static bool is_either(const char *value, const char *name, const char *one, cons
 static int take_params(struct remote_params *params, char *text,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const lmcache[] = {"layout", "model", "hash", "none_hash"};
+    static const char *const lmcache[] = {"model", "hash", "none_hash"};
     struct tierce__url url = {0};
     *params = (struct remote_params){0};
     int rc = strstr(text, "://") != NULL ? tierce__url_parse(&url, text, why) : 0;
@@ -118,9 +125,8 @@ static int take_params(struct remote_params *params, char *text,
     params->read_only = read_only != NULL && strcmp(read_only, "true") == 0;
     params->has_codec = codec != NULL;
     params->codec = codec != NULL ? tierce__codec_find(codec) : NULL;
-    drop_param(text, "read_only");
-    drop_param(text, "codec");
-    for (size_t i = 0; i < (params->is_lmcache ? 4 : 1); i++)
+    tierce__remotes_drop_params(text);
+    for (size_t i = 0; i < (params->is_lmcache ? sizeof(lmcache) / sizeof(*lmcache) : 0); i++)
         drop_param(text, lmcache[i]);
     tierce__url_clear(&url);
     return rc;

@@ -13,6 +13,10 @@ TIERCE_MUSTUSE int tierce__remotes_open(struct tierce_engine *engine,
                                         const struct tierce_config *config,
                                         char why[TIERCE_CONFIG_ERROR_BYTES]);
 
+/* Removes the parameters that every URL accepts (read_only, codec, layout) from a URL. The others
+ * are the connector's. */
+void tierce__remotes_drop_params(char *url);
+
 /* Whether the client of a store runs in a separate process, so that the pool must be shared. */
 bool tierce__remotes_share_memory(const struct tierce_config *config);
 

@@ -5,6 +5,7 @@
 #include "cli/doctor/doctor.h"
 #include "core/codec/codec.h"
 #include "core/device/cuda/cufile.h"
+#include "engine/remotes.h"
 #include "store/remote/nixl/nixl_connector.h"
 #include "store/remote/nixl/nixl_library.h"
 #include "store/remote/nixl/nixl_objects.h"
@@ -313,6 +314,7 @@ static void print_nixl(const struct tierce__doctor_side *side, const char *name)
         if (scheme == NULL)
             continue;
         any = true;
+        tierce__remotes_drop_params(url);
         if (tierce__nixl_check(url, why) == 0)
             printf("%s: %s can be used on this machine: NIXL " TIERCE__NIXL_VERSION
                    " and its plug-in %s are present.\n",

@@ -65,7 +65,7 @@ class Doctor(CliCase):
         self.assertNotIn("lossy", self.check(0, "doctor", a, a).stdout)
 
     def test_a_configuration_with_nixl_is_checked_on_this_machine(self):
-        a = self.write("a.yaml", "remote.urls: nixl:///s?library=/nothing/libnixl_capi.so\n")
+        a = self.write("a.yaml", "remote.urls: nixl:///s?read_only=true&library=/nothing/libnixl_capi.so&codec=none\n")
         b = self.write("b.yaml", "remote.urls: file:///s\n")
         self.check(0, "doctor", a, b, out=["A: nixl:// cannot be used on this machine: NIXL's library "
                                            "/nothing/libnixl_capi.so: No such file",
