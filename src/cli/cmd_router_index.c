@@ -16,7 +16,7 @@ extern char **environ;
 const char *const tierce__cli_router_index_help[] = {
     "Follows the KV events of inference engines and nodes, and answers over HTTP how many tokens\n"
     "of a prompt each of them holds in GPU memory, CPU memory and on disk: the API of Dynamo's\n"
-    "indexer and Mooncake's conductor. docs/using/router-index.md describes it.\n"
+    "indexer. docs/using/router-index.md describes it.\n"
     "\n"
     "  --config FILE       YAML; default: the file that TIERCE_ROUTER_INDEX_CONFIG names\n"
     "  --PARAMETER=VALUE   a parameter, such as --publishers.file=publishers.json\n"

@@ -19,9 +19,10 @@
 #define BLOCKS  160u
 #define SESSION 7u
 #define LONG_MS 20000u
-#define BOUND   700u /* ms without progress */
-#define TAKES   900u /* ms, all bytes */
-#define PIECE   100u /* ms, of a read by a node */
+#define BOUND   700u  /* ms without progress */
+#define LATE_MS 4000u /* of a busy machine; each chunk with the bound for itself takes longer */
+#define TAKES   900u  /* ms, all bytes */
+#define PIECE   100u  /* ms, of a read by a node */
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
 static struct fixture prefiller, decoder;
@@ -205,7 +206,7 @@ START_TEST(a_read_that_stalls_ends_with_its_bound)
     ck_assert_uint_gt(pulled.blocks, 0);
     ck_assert_uint_lt(pulled.blocks, BLOCKS);
     ck_assert_uint_ge(ms, 300);
-    ck_assert_uint_lt(ms, LONG_MS); /* and not for each of the chunks that were requested */
+    ck_assert_uint_lt(ms, 300 + LATE_MS);
 }
 END_TEST
 
@@ -254,7 +255,7 @@ START_TEST(a_push_and_a_read_that_stall_share_the_bound)
     uint64_t ms = pull(tierce__slow_link_port(net), 400, true);
     ck_assert_int_eq(pulled.push_status, TIERCE_E_DEADLINE);
     ck_assert_int_eq(pulled.status, TIERCE_E_DEADLINE);
-    ck_assert_uint_lt(ms, LONG_MS);
+    ck_assert_uint_lt(ms, 400 + LATE_MS);
     tierce__slow_link_stop(net);
     net = NULL;
     tierce__push_destroy(push);
