@@ -34,7 +34,7 @@ BELOW = {
     "core/codec": {"base"},
     "core/blend": {"base", "core/codec"},
     "core/paged": {"base"},
-    "core/device": {"base", "core/paged"},
+    "core/device": {"base", "core/codec", "core/blend", "core/paged"},
     "core/chunk": {"base", "core/key", "core/paged", "core/codec"},
     "optimizer": {"base", "proto", "core/key", "core/policy", "net"},
 }
@@ -53,8 +53,8 @@ BELOW["proxy"] = {"base", "net", "net/server"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"router", "proxy", "node", "manager", "mover", "optimizer", "directory"}
 # Linked into the same executable; the CLI knows it by a row of commands.def only.
 BELOW["bench"] = BELOW["cli"] | {"cli"}
-# The Python extension stands on the engine, its public face, and on core/blend, which no engine uses: its functions work on the
-# memory of the caller.
+# The Python extension stands on the engine, its public face, and on core/blend, whose functions work on the memory of the
+# caller.
 BELOW["python"] = {"base", "core/key", "core/paged", "core/blend", "engine"}
 
 # Public header -> the module that implements it.

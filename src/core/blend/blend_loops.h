@@ -43,9 +43,8 @@ LOOP float number_at(struct blend_type type, const uint8_t *at)
 
 LOOP void store_number(struct blend_type type, uint8_t *at, float value)
 {
-    uint32_t bits = bits_of_float(value);
     if (type.is_fp32)
-        store32(at, choose(bits & 0x7fffffffu, 0x7f800001u, bits, 0x7fc00000u));
+        store32(at, float_to_fp32(value));
     else
         store16(at, float_to_any(type.element, value));
 }

@@ -9,6 +9,7 @@
 
 #include "base/kernel_choice.h"
 #include "core/codec/cell_order.h"
+#include "core/codec/element.h"
 
 /*
  * Codecs: fewer bytes for the same KV. A codec turns a run of bytes (for example the cells of a
@@ -26,19 +27,6 @@
  *
  * Thread: any. Nothing here blocks or allocates; cachegen needs up to 80 KiB of stack.
  */
-
-/* The kind of numbers in a run. The values are part of the format. */
-enum tierce__element {
-    TIERCE__ELEMENT_RAW = 0, /* opaque bytes: kept as they are */
-    TIERCE__ELEMENT_BF16 = 1,
-    TIERCE__ELEMENT_FP16 = 2,
-    TIERCE__ELEMENT_E4M3 = 3,
-    TIERCE__ELEMENT_E5M2 = 4,
-    TIERCE__ELEMENTS,
-    /* Only inside of coded runs, never in a shape: symbols of 4 and of 5 bits, a byte each. */
-    TIERCE__SYMBOLS4 = 32,
-    TIERCE__SYMBOLS5 = 33
-};
 
 struct tierce__codec_shape {
     enum tierce__element element;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Numbers of bf16 and fp16 to binary32 and back, in loops that compilers turn into vectors. A file
- * that is compiled for several instruction sets includes this header and defines KERNEL_ATTRIBUTE
- * (its instructions) before: so it has no include guard. Both sides of a choice are computed, so
- * that no loop has a branch.
+ * that is compiled for several instruction sets, or for a GPU, includes this header and defines
+ * KERNEL_ATTRIBUTE (its instructions) before: so it has no include guard. Both sides of a choice
+ * are computed, so that no loop has a branch.
  */
 #include <stdint.h>
 #include <string.h>
 
-#include "core/codec/codec.h"
+#include "core/codec/element.h"
 
 #define LOOP KERNEL_ATTRIBUTE __attribute__((always_inline)) static inline
 
@@ -95,4 +95,11 @@ LOOP uint16_t float_to_any(enum tierce__element element, float value)
     /* 65520 is the middle between the greatest number and the next one. */
     uint32_t rounded = choose(magnitude, 0x477ff000u, number, 0x7c00u);
     return (uint16_t)choose(magnitude, first_nan, rounded | sign, 0x7e00u);
+}
+
+/* The bits of a number that remains binary32; every NaN becomes the same one. */
+LOOP uint32_t float_to_fp32(float value)
+{
+    uint32_t bits = bits_of_float(value);
+    return choose(bits & 0x7fffffffu, 0x7f800001u, bits, 0x7fc00000u);
 }

@@ -41,3 +41,14 @@ int tierce__device_check(const struct tierce__device_copy *copy, enum tierce__di
     }
     return 0;
 }
+
+int tierce__device_check_keys(const struct tierce__device_keys *keys)
+{
+    const struct tierce__rotation *rotation = keys->rotation;
+    bool is_known = rotation != NULL && keys->dtype < TIERCE__BLEND_DTYPES;
+    if (!is_known || rotation->pairs == 0 || rotation->pairs > TIERCE__ROPE_PAIRS_MAX)
+        return TIERCE_E_ARGUMENT;
+    if (keys->heads == 0 || keys->heads > TIERCE__DEVICE_HEADS_MAX)
+        return TIERCE_E_ARGUMENT;
+    return keys->rows.at != NULL || keys->tokens == 0 ? 0 : TIERCE_E_ARGUMENT;
+}

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/blend/rope.h"
 #include "core/paged/paged.h"
 
 /*
@@ -42,8 +43,8 @@
  * that the device was opened in. The host ignores them.
  *
  * Thread: any for every function, several at the same time; `close` must be the last call.
- * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open and close block;
- * no other function blocks.
+ * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open and close block,
+ * and the first rotate; no other function blocks.
  */
 
 struct tierce__device;
@@ -67,6 +68,18 @@ struct tierce__device_copy {
     const struct tierce__device_row *rows; /* [count] [borrow for the call] */
     size_t count;                          /* > 0 */
     void *stream;                          /* of the caller */
+};
+
+#define TIERCE__DEVICE_HEADS_MAX 65535u
+
+/* Keys in the device's memory that are rotated in place (core/blend/rope.h). */
+struct tierce__device_keys {
+    const struct tierce__rotation *rotation; /* [borrow for the call] */
+    enum tierce__blend_dtype dtype;
+    struct tierce__key_rows rows; /* addresses of the device; rows must not overlap */
+    size_t tokens;
+    uint32_t heads; /* 1 .. TIERCE__DEVICE_HEADS_MAX */
+    void *stream;   /* of the caller */
 };
 
 /*
@@ -210,6 +223,23 @@ struct tierce__device_ops {
     TIERCE_MUSTUSE int (*scatter)(struct tierce__device *device,
                                   struct tierce__device_event **event,
                                   const struct tierce__device_copy *copy);
+
+    /*
+     * Rotates keys in place: after the work that is on keys->stream now, and before the work that
+     * is enqueued on this stream later. The bytes are those of tierce__rotate. The first rotation
+     * of a device blocks: it loads the kernel, perhaps compiles it, and compares its results with
+     * the host's. All memory must be the device's; this is not checked.
+     * Errors:
+     *   TIERCE_E_ARGUMENT     the keys are invalid
+     *   TIERCE_E_UNSUPPORTED  the stream is being captured into a graph; or the device cannot
+     *                         rotate keys exactly (logged once)
+     *   TIERCE_E_CLOSED       in a child of fork
+     *   -ENOMEM
+     * With these, no key was rotated. -ECANCELED: the driver has refused a call, and the device
+     * works; -EIO: the device failed. The bytes of the keys are unknown then.
+     */
+    TIERCE_MUSTUSE int (*rotate)(struct tierce__device *device,
+                                 const struct tierce__device_keys *keys);
 
     /* Creates an event that completes after all work that is enqueued on a stream now. Errors,
      * *event untouched:

@@ -11,6 +11,7 @@
 #include "base/log/log_repeat.h"
 #include "core/device/cuda/cuda_bounce.h"
 #include "core/device/cuda/cuda_register.h"
+#include "core/device/cuda/cuda_rotate.h"
 #include "core/device/cuda/cuda_trial.h"
 #include "core/device/numa.h"
 
@@ -217,6 +218,7 @@ static void free_cuda(struct tierce__cuda *cuda)
     tierce__pinned_fini(&cuda->pinned);
     tierce__pinned_fini(&cuda->buffers);
     tierce__lock_fini(&cuda->looks.lock);
+    tierce__cuda_rotations_fini(&cuda->rotations);
     tierce__cuda_bounce_fini(&cuda->bounce);
     cuda->magic = 0;
     tierce__free(cuda);
@@ -237,6 +239,7 @@ static int open_cuda(struct tierce__device **out, const void *address)
     tierce__pinned_init(&cuda->pinned);
     tierce__pinned_init(&cuda->buffers);
     tierce__lock_init(&cuda->looks.lock, TIERCE__LOCK_LOOKS);
+    tierce__cuda_rotations_init(&cuda->rotations);
     tierce__cuda_bounce_init(&cuda->bounce);
     rc = start(cuda, address);
     if (rc < 0) {
@@ -356,8 +359,11 @@ TIERCE__CU_RESULT tierce__cuda_drain(struct tierce__cuda *cuda, TIERCE__CU_STREA
     }
 }
 
+/* NULL: a stream that does not exist. */
 static bool drain_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream, uint64_t deadline_ns)
 {
+    if (stream == NULL)
+        return true;
     TIERCE__CU_RESULT code = tierce__cuda_drain(cuda, stream, deadline_ns);
     if (code != TIERCE__CU_SUCCESS)
         log_call(cuda, "cuda_not_stopped", "cuStreamQuery", code);
@@ -392,16 +398,16 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
 {
     if (tierce__cuda_enter(cuda) < 0)
         return false;
-    bool stopped =
-        drain_stream(cuda, cuda->streams[0], deadline_ns) &&
-        drain_stream(cuda, cuda->streams[1], deadline_ns) &&
-        (cuda->looks.stream == NULL || drain_stream(cuda, cuda->looks.stream, deadline_ns)) &&
-        unpin_all(cuda);
+    bool stopped = drain_stream(cuda, cuda->streams[0], deadline_ns) &&
+                   drain_stream(cuda, cuda->streams[1], deadline_ns) &&
+                   drain_stream(cuda, cuda->looks.stream, deadline_ns) &&
+                   drain_stream(cuda, cuda->rotations.stream, deadline_ns) && unpin_all(cuda);
     if (stopped) {
         tierce__cuda_kernel_close(cuda, cuda->own_kernel);
         cuda->own_kernel = NULL;
         tierce__cuda_bounce_close(cuda);
         tierce__cuda_looks_close(cuda);
+        tierce__cuda_rotations_close(cuda);
         (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
     }
@@ -435,6 +441,7 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .is_pinned = is_pinned_cuda,
                                                            .gather = tierce__cuda_gather,
                                                            .scatter = tierce__cuda_scatter,
+                                                           .rotate = tierce__cuda_rotate,
                                                            .record = tierce__cuda_record,
                                                            .stream_wait = tierce__cuda_stream_wait,
                                                            .query = tierce__cuda_query,

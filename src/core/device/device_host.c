@@ -194,6 +194,17 @@ static int64_t settle_host(struct tierce__device *device, struct tierce__device_
 /* ---- events -----------------------------------------------------------------------------------
  */
 
+/* Everything is complete when the call returns. */
+static int rotate_host(struct tierce__device *device, const struct tierce__device_keys *keys)
+{
+    (void)host_of(device);
+    int rc = tierce__device_check_keys(keys);
+    if (rc == 0)
+        tierce__rotate(keys->rotation, keys->dtype, &keys->rows, &keys->rows, keys->tokens,
+                       keys->heads);
+    return rc;
+}
+
 static int record_host(struct tierce__device *device, struct tierce__device_event **out,
                        void *stream)
 {
@@ -250,6 +261,7 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .is_pinned = is_pinned_host,
                                                            .gather = gather_host,
                                                            .scatter = scatter_host,
+                                                           .rotate = rotate_host,
                                                            .record = record_host,
                                                            .stream_wait = stream_wait_host,
                                                            .query = query_host,

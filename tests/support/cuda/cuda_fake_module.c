@@ -18,8 +18,10 @@ static const struct kernel {
 } kernels[] = {
     {TIERCE__LAUNCH_KERNEL, ".entry " TIERCE__LAUNCH_KERNEL "(", BLOCKS_MAX,
      TIERCE__LAUNCH_THREADS},
-    {TIERCE__SPIN_KERNEL, ".entry " TIERCE__SPIN_KERNEL "(", PROCESSORS, TIERCE__SPIN_THREADS}};
-enum { KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+    {TIERCE__SPIN_KERNEL, ".entry " TIERCE__SPIN_KERNEL "(", PROCESSORS, TIERCE__SPIN_THREADS},
+    {TIERCE__ROTATE_KERNEL, ".entry " TIERCE__ROTATE_KERNEL "(", 4 * PROCESSORS,
+     TIERCE__ROTATE_THREADS}};
+enum { COPIES, SPIN, ROTATE, KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
 struct tierce__cu_function {
     unsigned magic;
@@ -180,6 +182,30 @@ static TIERCE__CU_RESULT launch_spin(TIERCE__CU_STREAM stream, const struct tier
     return fake_enqueue_launch(stream, &launch, &none);
 }
 
+/* Under the lock. */
+static TIERCE__CU_RESULT launch_rotation(TIERCE__CU_STREAM stream,
+                                         const struct tierce__rotate_launch *in, unsigned blocks)
+{
+    static const struct tierce__launch none;
+    static struct fake_launch launch; /* it is copied */
+    if (in->items == 0 || in->items > TIERCE__ROTATE_ITEMS_MAX || in->heads == 0 ||
+        in->pairs == 0 || in->pairs > TIERCE__ROTATE_PAIRS) {
+        fake_violation("cuLaunchKernel of %u pairs in rows of %u", in->items, in->pairs);
+        return TIERCE__CU_INVALID_VALUE;
+    }
+    uint32_t rows = in->items / in->pairs, tokens = rows / in->heads;
+    size_t bytes = (tokens - 1) * in->token_bytes + (in->heads - 1) * in->head_bytes +
+                   2 * (size_t)in->pairs * (in->is_fp32 ? 4 : 2);
+    uint8_t *at = fake_kernel_memory(in->at, bytes);
+    if (at == NULL)
+        return TIERCE__CU_INVALID_VALUE;
+    fake_count_launch();
+    launch = (struct fake_launch){
+        .blocks = blocks, .flip = flip, .rotate = *in, .keys = in->at, .keys_bytes = bytes};
+    launch.rotate.at = (uintptr_t)at;
+    return fake_enqueue_launch(stream, &launch, &none);
+}
+
 TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid_x,
                                  unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
                                  unsigned int block_y, unsigned int block_z,
@@ -190,7 +216,7 @@ TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid
     if (code != TIERCE__CU_SUCCESS)
         return fake_end(code);
     const struct kernel *kernel = function->kernel;
-    bool copies = kernel == &kernels[0];
+    bool copies = kernel == &kernels[COPIES];
     if (function->magic != MODULE_MAGIC || grid_x == 0 || grid_x > kernel->blocks_max ||
         grid_y != 1 || grid_z != 1 || block_x != kernel->threads || block_y != 1 || block_z != 1 ||
         shared_bytes != 0 || stream == NULL || extra != NULL) {
@@ -198,8 +224,11 @@ TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid
                        block_x);
         return fake_end(TIERCE__CU_INVALID_VALUE);
     }
-    code =
-        copies ? launch_copies(stream, parameters[0], grid_x) : launch_spin(stream, parameters[0]);
+    if (kernel == &kernels[ROTATE])
+        code = launch_rotation(stream, parameters[0], grid_x);
+    else
+        code = copies ? launch_copies(stream, parameters[0], grid_x)
+                      : launch_spin(stream, parameters[0]);
     unsigned pause_us = copies ? launch_pause_us : 0;
     (void)fake_end(code);
     if (pause_us > 0)
@@ -221,6 +250,13 @@ void fake_launch_run(const struct fake_launch *launch)
     const struct tierce__launch *what = &launch->what;
     if (launch->spin.ns > 0) /* all blocks take the same time at the same time */
         tierce__spin(launch->spin, 0, 1);
+    if (launch->rotate.items > 0) {
+        for (unsigned i = 0; i < launch->blocks; i++)
+            fake_rotate(&launch->rotate, i, launch->blocks);
+        if (launch->flip == CUDA_FAKE_FLIP_BYTE)
+            *(uint8_t *)(uintptr_t)launch->rotate.at ^= 0x40;
+        return;
+    }
     for (unsigned i = 0; i < launch->blocks; i++)
         tierce__copy_sum(*what, i, launch->blocks);
     if (what->count == 0)

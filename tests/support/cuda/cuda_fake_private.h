@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "core/device/kernels/launch.h"
+#include "core/device/kernels/rotate.h"
 #include "core/device/kernels/spin.h"
 #include "cuda_fake.h"
 
@@ -87,6 +88,10 @@ struct fake_launch {
     unsigned blocks;
     enum cuda_fake_flip flip;
     struct tierce__spin spin; /* instead, if its time is not 0 */
+    /* Instead, if it has items; and the memory that it uses, with the device's address. */
+    struct tierce__rotate_launch rotate;
+    uint64_t keys;
+    size_t keys_bytes;
 };
 
 /* Under the lock: enqueues a launch [copied]. `device`: the same with the addresses of the device.
@@ -101,5 +106,8 @@ unsigned fake_modules(void);
 /* Fills the destinations with garbage. */
 void fake_launch_spoil(const struct fake_launch *launch);
 void fake_launch_run(const struct fake_launch *launch);
+
+/* The kernel that rotates (cuda_fake_rotate.c), one thread block. */
+void fake_rotate(const struct tierce__rotate_launch *what, uint32_t block, uint32_t blocks);
 
 #endif

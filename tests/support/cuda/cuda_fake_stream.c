@@ -661,5 +661,8 @@ TIERCE__CU_RESULT fake_enqueue_launch(TIERCE__CU_STREAM stream, const struct fak
     (void)enqueue(on, &(struct operation){.kind = LAUNCH, .owned = own});
     if (!access_of_launch(on, device))
         own->what.count = 0;
+    if (launch->rotate.items > 0 && !fake_access(&on->clock, on->actor, (uintptr_t)launch->keys,
+                                                 launch->keys_bytes, true, "the rotating kernel"))
+        own->rotate.items = 0;
     return TIERCE__CU_SUCCESS;
 }

@@ -74,27 +74,12 @@ struct transfer {
     bool is_recorded;  /* its end will be known */
 };
 
-/* Later work on our stream begins after all work that is on the caller's stream now. */
-static int order_behind(const struct transfer *t)
-{
-    struct tierce__cuda *cuda = t->cuda;
-    TIERCE__CU_EVENT before;
-    int rc = tierce__cuda_event_record(cuda, &before, t->copy->stream);
-    if (rc < 0)
-        return rc;
-    rc = tierce__cuda_check(
-        cuda, "cuStreamWaitEvent",
-        cuda->api->stream_wait(tierce__cuda_own_stream(cuda, t->direction), before, 0));
-    int freed = tierce__cuda_check(cuda, "cuEventDestroy", cuda->api->event_destroy(before));
-    return rc < 0 ? rc : freed;
-}
-
 /* If the driver has refused a call, the event follows the copies before it. */
 static int enqueue(struct transfer *t)
 {
     struct tierce__cuda *cuda = t->cuda;
     TIERCE__CU_STREAM stream = tierce__cuda_own_stream(cuda, t->direction);
-    int rc = order_behind(t);
+    int rc = tierce__cuda_follow(cuda, stream, t->copy->stream);
     if (rc < 0)
         return rc;
     rc = t->way == TIERCE__CUDA_COPIES ? enqueue_copies(cuda, t->event, t->copy, t->direction)

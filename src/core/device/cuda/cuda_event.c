@@ -86,6 +86,18 @@ int tierce__cuda_event_record(struct tierce__cuda *cuda, TIERCE__CU_EVENT *out,
     return rc;
 }
 
+int tierce__cuda_follow(struct tierce__cuda *cuda, TIERCE__CU_STREAM ours,
+                        TIERCE__CU_STREAM callers)
+{
+    TIERCE__CU_EVENT before;
+    int rc = tierce__cuda_event_record(cuda, &before, callers);
+    if (rc < 0)
+        return rc;
+    rc = tierce__cuda_check(cuda, "cuStreamWaitEvent", cuda->api->stream_wait(ours, before, 0));
+    int freed = tierce__cuda_check(cuda, "cuEventDestroy", cuda->api->event_destroy(before));
+    return rc < 0 ? rc : freed;
+}
+
 int tierce__cuda_record(struct tierce__device *device, struct tierce__device_event **out,
                         void *stream)
 {

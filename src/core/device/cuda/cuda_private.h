@@ -31,6 +31,25 @@ struct tierce__cuda_looks {
     TIERCE__CU_STREAM stream;
 };
 
+enum tierce__rotations_state {
+    TIERCE__ROTATIONS_NEW, /* nothing was rotated yet */
+    TIERCE__ROTATIONS_USABLE,
+    TIERCE__ROTATIONS_REFUSED,
+};
+
+/* Of cuda_rotate.c. */
+struct tierce__cuda_rotations {
+    struct tierce__lock lock; /* ROTATIONS: the fields below, until the kernel is usable or refused;
+                                 they do not change then */
+    enum tierce__rotations_state state;
+    TIERCE__CU_MODULE module;
+    TIERCE__CU_FUNCTION function;
+    unsigned blocks_max; /* thread blocks of a launch */
+    /* Of the trial; after a failure, until close. */
+    TIERCE__CU_STREAM stream;
+    uint8_t *memory; /* pinned */
+};
+
 struct tierce__cuda {
     struct tierce__device base;
     uint32_t magic;
@@ -43,6 +62,7 @@ struct tierce__cuda {
     struct tierce__pinned pinned;
     struct tierce__pinned buffers; /* on the device, into which files are read */
     struct tierce__cuda_looks looks;
+    struct tierce__cuda_rotations rotations;
     struct tierce__cuda_bounce bounce;
     /* NULL until tune has found that it works. The pointer is stored (release) and loaded by
      * transfers (acquire), which publishes the kernel's fields to them. */
@@ -138,6 +158,11 @@ void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_even
  * *out untouched: TIERCE_E_UNSUPPORTED (a capture), -ENOMEM, -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_event_record(struct tierce__cuda *cuda, TIERCE__CU_EVENT *out,
                                              TIERCE__CU_STREAM stream);
+
+/* Between enter and leave: work on our stream from now on begins after the work that is on the
+ * caller's stream now. Errors: as of tierce__cuda_event_record, -ECANCELED. */
+TIERCE_MUSTUSE int tierce__cuda_follow(struct tierce__cuda *cuda, TIERCE__CU_STREAM ours,
+                                       TIERCE__CU_STREAM callers);
 
 /* A gather or scatter with a given copy method. kernel: NULL for `copies`. Errors: as of gather. */
 TIERCE_MUSTUSE int

@@ -2,7 +2,7 @@
 #include "check_main.h"
 #include "core/blend/blend_kernels.h"
 #include "core/blend/select.h"
-#include "test_random.h"
+#include "key_shapes.h"
 
 #include <limits.h>
 #include <math.h>
@@ -10,9 +10,6 @@
 
 /* Rotations and distances stay within the bounds of rope.h and select.h of a reference in double
  * precision, and all kernels have equal results. */
-
-enum { ROW_MAX = 640, HEADS_MAX = 3, TOKENS_MAX = 5, GUARD = 0xA5 };
-#define BYTES_MAX (2u * TOKENS_MAX * (HEADS_MAX * (ROW_MAX + 3) + 5) * sizeof(float))
 
 /* ---- numbers ----------------------------------------------------------------------------------
  */
@@ -44,71 +41,6 @@ static double half_unit(enum tierce__blend_dtype dtype, double value)
 }
 
 static const double greatest[] = {0x1.fep127, 65504, 0x1.fffffep127};
-
-/* `kind` 0: KV as it is; 1: subnormal and small ones; 2: any bits, also infinities and NaN. */
-static void fill(uint8_t *at, enum tierce__blend_dtype dtype, struct test_random *random,
-                 unsigned kind)
-{
-    static const unsigned fraction[] = {7, 10, 23}, exponents[] = {8, 5, 8};
-    unsigned bytes = tierce__blend_dtype_bytes(dtype), most = (1u << exponents[dtype]) - 1;
-    uint64_t r = test_random_u64(random);
-    uint32_t exponent = most / 2 + 2 - test_random_below(random, 10);
-    if (kind == 1)
-        exponent = test_random_below(random, 3);
-    if (kind == 2)
-        exponent = test_random_below(random, most + 1);
-    uint32_t bits = exponent << fraction[dtype] | ((uint32_t)r & ((1u << fraction[dtype]) - 1));
-    bits |= (uint32_t)(r >> 63) << (8 * bytes - 1);
-    memcpy(at, &bits, bytes);
-}
-
-/* ---- layouts ----------------------------------------------------------------------------------
- */
-
-struct shape {
-    struct tierce__rope rope;
-    enum tierce__blend_dtype dtype;
-    size_t tokens, token_bytes, head_bytes, bytes;
-    uint32_t heads;
-};
-
-static struct shape random_shape(struct test_random *random)
-{
-    struct shape s = {.dtype = (enum tierce__blend_dtype)test_random_below(random, 3),
-                      .tokens = test_random_below(random, TOKENS_MAX + 1),
-                      .heads = 1 + test_random_below(random, HEADS_MAX)};
-    s.rope.pairs = 1 + test_random_below(
-                           random, test_random_below(random, 3) == 0 ? TIERCE__ROPE_PAIRS_MAX : 40);
-    s.rope.layout.style = (enum tierce__rope_style)test_random_below(random, 2);
-    s.rope.layout.first = test_random_below(random, 2) * test_random_below(random, 60);
-    s.rope.layout.width = 2 * s.rope.pairs + test_random_below(random, 2) * 5;
-    s.rope.layout.row_elements =
-        s.rope.layout.first + s.rope.layout.width + test_random_below(random, 2) * 7;
-    for (unsigned i = 0; i < s.rope.pairs; i++)
-        s.rope.frequencies[i] = pow(10000, -(double)i / s.rope.pairs);
-    size_t element = tierce__blend_dtype_bytes(s.dtype);
-    s.head_bytes = s.rope.layout.row_elements * element + test_random_below(random, 3);
-    s.token_bytes = s.heads * s.head_bytes + test_random_below(random, 5);
-    s.bytes = s.tokens * s.token_bytes;
-    return s;
-}
-
-static size_t row_at(const struct shape *s, size_t token, uint32_t head)
-{
-    return token * s->token_bytes + head * s->head_bytes;
-}
-
-static void fill_rows(uint8_t *at, const struct shape *s, struct test_random *random, unsigned kind)
-{
-    size_t element = tierce__blend_dtype_bytes(s->dtype);
-    memset(at, GUARD, s->bytes);
-    for (size_t t = 0; t < s->tokens; t++) {
-        for (uint32_t h = 0; h < s->heads; h++) {
-            for (uint32_t i = 0; i < s->rope.layout.row_elements; i++)
-                fill(at + row_at(s, t, h) + i * element, s->dtype, random, kind);
-        }
-    }
-}
 
 /* ---- checks -----------------------------------------------------------------------------------
  */
@@ -158,7 +90,7 @@ static void check_row(const struct shape *s, int64_t delta, const uint8_t *now, 
 /* With every kernel, to other rows and in place. `out` is the result. */
 static void rotate(const struct shape *s, int64_t delta, uint8_t *out, uint8_t *in)
 {
-    static uint8_t other[BYTES_MAX], expected[BYTES_MAX];
+    static uint8_t other[SHAPE_BYTES_MAX], expected[SHAPE_BYTES_MAX];
     struct tierce__rotation rotation;
     tierce__rotation_init(&rotation, &s->rope, delta);
     bool is_first = true;
@@ -167,7 +99,7 @@ static void rotate(const struct shape *s, int64_t delta, uint8_t *out, uint8_t *
             continue;
         struct tierce__key_rows src = {in, s->token_bytes, s->head_bytes};
         struct tierce__key_rows dst = {out, s->token_bytes, s->head_bytes};
-        memset(out, GUARD, s->bytes);
+        memset(out, SHAPE_GUARD, s->bytes);
         tierce__rotate(&rotation, s->dtype, &dst, &src, s->tokens, s->heads);
         memcpy(other, in, s->bytes);
         src.at = dst.at = other;
@@ -182,14 +114,14 @@ static void rotate(const struct shape *s, int64_t delta, uint8_t *out, uint8_t *
     tierce__kernel_force(&tierce__blend_kernels, UINT_MAX);
 }
 
-static uint8_t before[BYTES_MAX], after[BYTES_MAX], again[BYTES_MAX];
+static uint8_t before[SHAPE_BYTES_MAX], after[SHAPE_BYTES_MAX], again[SHAPE_BYTES_MAX];
 
 START_TEST(test_random_rotations)
 {
     struct test_random random = test_random_start("test_random_rotations");
     for (unsigned round = 0; round < TEST_ROUNDS(800) * test_scale(); round++) {
         struct shape s = random_shape(&random);
-        ck_assert_uint_le(s.bytes, BYTES_MAX);
+        ck_assert_uint_le(s.bytes, SHAPE_BYTES_MAX);
         int64_t delta =
             (int64_t)(test_random_u64(&random) >> (32 + test_random_below(&random, 30)));
         delta = test_random_below(&random, 2) ? delta / 2 : -delta / 2;
@@ -306,7 +238,7 @@ START_TEST(test_distances)
     for (unsigned round = 0; round < TEST_ROUNDS(800) * test_scale(); round++) {
         struct shape s = random_shape(&random);
         size_t element = tierce__blend_dtype_bytes(s.dtype), row = s.rope.layout.row_elements;
-        float found[TOKENS_MAX], first[TOKENS_MAX];
+        float found[SHAPE_TOKENS_MAX], first[SHAPE_TOKENS_MAX];
         bool is_first = true;
         fill_rows(before, &s, &random, round % 2);
         fill_rows(after, &s, &random, round % 2);
