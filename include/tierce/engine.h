@@ -406,6 +406,10 @@ TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct
  * writes them to the engine's memory. If memory.size cannot hold all chunks of the load at a time,
  * the first call writes all layers. Blocks that fail are remembered.
  *
+ * Layers may have the same base: then each layer overwrites the one before, and the caller uses it
+ * before the next call. Chunks whose layers must be written together fail in such a load: all
+ * chunks of a load that memory.size cannot hold, and chunks that disk.gpu_direct reads.
+ *
  * If the memory is that of a GPU, the call enqueues the copies behind the work of the caller's
  * stream. Work that is enqueued on this stream later comes behind the copies, so that the engine
  * may enqueue the layer's kernels at once. The bytes are verified at the end.

@@ -170,8 +170,9 @@ static void load_through(struct tierce_load *load)
 {
     TIERCE_DASSERT(load->lease->is_too_large);
     TIERCE_DASSERT(load->next_layer == 1);
+    bool is_possible = !tierce__scatter_overlaps(&load->scatter);
     for (size_t i = 0; i < load->lease->count; i++) {
-        if (!load->ops->take(load->lease, i)) {
+        if (!is_possible || !load->ops->take(load->lease, i)) {
             tierce__scatter_fail(&load->scatter, i);
             continue;
         }

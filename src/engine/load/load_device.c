@@ -109,10 +109,11 @@ static int pass_chunk(struct tierce_load *load, size_t i, bool *is_over)
  * have ended. After a failure, all remaining chunks fail. */
 static int pass_chunks(struct tierce_load *load)
 {
-    bool is_over = true;
+    bool is_over = true, is_possible = !tierce__scatter_overlaps(&load->scatter);
     int rc = 0;
     for (size_t i = 0; i < load->lease->count; i++) {
-        if (!is_over || load->transit->failed < 0 || !load->ops->take(load->lease, i)) {
+        if (!is_possible || !is_over || load->transit->failed < 0 ||
+            !load->ops->take(load->lease, i)) {
             tierce__scatter_fail(&load->scatter, i);
             continue;
         }
@@ -127,13 +128,16 @@ static int pass_chunks(struct tierce_load *load)
  * copies, all layers of a chunk together. */
 static int pass_direct_chunks(struct tierce_load *load)
 {
-    bool is_over = true;
+    bool is_over = true, is_possible = !tierce__scatter_overlaps(&load->scatter);
     int rc = 0;
     for (size_t i = 0; i < load->lease->count && rc == 0 && is_over; i++) {
         if (!load->lease->leased[i].on_device || load->transit->failed < 0)
             continue;
         load->scatter.moved[i].passed = true;
-        rc = pass_chunk(load, i, &is_over);
+        if (is_possible)
+            rc = pass_chunk(load, i, &is_over);
+        else
+            tierce__scatter_fail(&load->scatter, i);
     }
     if (!is_over) { /* nothing more is enqueued behind late copies */
         load->transit->failed = TIERCE_E_DEADLINE;

@@ -126,6 +126,17 @@ void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
            leased->to - leased->from);
 }
 
+bool tierce__scatter_overlaps(const struct tierce__scatter *scatter)
+{
+    const struct tierce_paged *paged = scatter->paged;
+    bool overlaps = false;
+    for (uint32_t i = 1; i < paged->layer_count; i++) {
+        for (uint32_t j = 0; j < i; j++)
+            overlaps |= paged->layers[i].base == paged->layers[j].base;
+    }
+    return overlaps;
+}
+
 uint8_t *tierce__scatter_header(struct tierce__scatter *scatter, size_t i, uint64_t *bytes)
 {
     struct tierce__moved *moved = &scatter->moved[i];

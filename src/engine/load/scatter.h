@@ -56,6 +56,10 @@ void tierce__scatter_fini(struct tierce__scatter *scatter);
 /* No block of the chunk is loaded. */
 void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i);
 
+/* Whether two layers have the same base, so that a layer overwrites another one: then the layers of
+ * a chunk must not be written together. */
+bool tierce__scatter_overlaps(const struct tierce__scatter *scatter);
+
 /* Memory for a copy of the header, which the caller fills, of a chunk in the memory of a device.
  * NULL: no memory. */
 uint8_t *tierce__scatter_header(struct tierce__scatter *scatter, size_t i, uint64_t *bytes);

@@ -99,6 +99,42 @@ START_TEST(a_load_larger_than_memory_goes_through_it)
 }
 END_TEST
 
+/* All layers have the same base, and each is used before the next one: bytes of another layer must
+ * not be reported as loaded. */
+START_TEST(a_load_larger_than_memory_into_one_layer_fails)
+{
+    enum { BLOCKS = 400 };
+    static int32_t ids[BLOCKS];
+    const char *const small[] = {"memory.size", "1MiB", NULL};
+    struct tierce_paged_layer layers[FX_LAYERS];
+    dk_start(true, small);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    for (int32_t b = 0; b < BLOCKS; b++)
+        ids[b] = (b * 7) % (int32_t)FX_BLOCKS;
+    for (size_t to = 40; to <= BLOCKS; to += 40) {
+        ck_assert_int_ge(dk_store(chain, to, ids, false), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    }
+    for (unsigned is_host = 0; is_host < 2; is_host++) {
+        struct tierce_paged paged = fx.paged;
+        struct tierce_transfer_opts what = dk_what(chain, 0, BLOCKS, ids);
+        for (uint32_t l = 0; l < FX_LAYERS; l++) {
+            layers[l] = fx.layers[l];
+            layers[l].base = is_host ? image.layers[0].base : fx.layers[0].base;
+        }
+        paged.layers = layers;
+        paged.device = is_host ? TIERCE_DEVICE_HOST : fx.paged.device;
+        what.paged = &paged;
+        memset(origins, TIERCE_ORIGIN_DISK, sizeof(origins));
+        ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
+        for (size_t b = 0; b < BLOCKS; b++)
+            ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_FAILED);
+    }
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
 /* Flips a bit of layer 2 in block 3 of chunk 1. */
 static void flip(const struct tierce_chain *chain)
 {
@@ -463,6 +499,7 @@ END_TEST
 GPU_MAIN("device_kv", .seconds = 120,
          .tests = {what_was_stored_is_loaded, a_chunk_on_disk_is_loaded,
                    host_and_device_share_chunks, a_load_larger_than_memory_goes_through_it,
+                   a_load_larger_than_memory_into_one_layer_fails,
                    a_flipped_bit_fails_its_block_only, layers_are_stored_behind_the_engines_work,
                    the_engines_work_follows_each_layer, a_captured_stream_is_rejected,
                    a_late_load_keeps_its_memory, a_late_store_is_not_published,
