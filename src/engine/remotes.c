@@ -208,8 +208,8 @@ static int choose_codec(const struct tierce__codec **codec, const struct tierce_
     bool is_written = (below->caps & TIERCE__CONNECTOR_NO_PUT) == 0;
     *codec = NULL;
     if (!is_written && params->codec != NULL)
-        return refuse(why, "peers:// only reads, so it has no codec of its own; remove codec from "
-                           "this URL");
+        return refuse(why, "a codec is not possible here, because peers:// stores nothing; remove "
+                           "codec from this URL");
     if (is_written)
         *codec = params->has_codec ? params->codec : tierce__codec_find(set);
     return 0;

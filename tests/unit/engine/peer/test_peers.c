@@ -630,6 +630,7 @@ START_TEST(a_wrong_configuration_is_refused)
     is_refused("peers://127.0.0.1:1/a/b", "", "GROUP");
     is_refused("peers://127.0.0.1", "", "port");
     is_refused("peers://127.0.0.1:1?ttl=1h", "", "ttl");
+    is_refused("peers://127.0.0.1:1?codec=lossless", "", "stores nothing; remove codec");
     is_refused("peers://127.0.0.1:1?token_file=/none", "",
                "token_file: /none cannot be read: No such file");
     is_refused("peers+tls://127.0.0.1:1?ca_file=/none", "", "/none");
