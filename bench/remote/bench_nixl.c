@@ -3,6 +3,7 @@
  * Objects to a folder and back, one at a time: by nixl://, by file:// in the same folder, and by
  * plain pwrite with fdatasync, and pread. Reads come from the page cache. The connectors write each
  * object to a new file, which they rename, and sync its folder; the plain side writes over a file.
+ * Then objects by s3+nixl:// (bench_nixl_objects.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include "bench/bench.h"
 #include "bench/remote/bench_peer.h"
 #include "bench/remote/bench_calls.h"
+#include "bench/remote/bench_nixl_objects.h"
 #include "core/chunk/pool.h"
 #include "store/remote/connector.h"
 
@@ -226,5 +228,5 @@ int tierce__bench_nixl(const struct tierce__bench *bench)
         close(b.plain);
     remove_objects(&b);
     tierce__pool_destroy(b.pool);
-    return rc;
+    return rc == 0 ? tierce__bench_nixl_objects(bench, library) : rc;
 }

@@ -24,6 +24,7 @@
 #define KEPT_BYTES      4096u
 #define KEPT_MAX        4
 #define PATH_BYTES      256u
+#define CONTINUE        "HTTP/1.1 100 Continue\r\n\r\n"
 
 /* An object that was really stored. */
 struct kept {
@@ -93,6 +94,9 @@ static bool take_body(struct connection *c, size_t head_bytes)
     if (length != NULL && sscanf(length + 17, "%" SCNu64, &left) != 1)
         return false;
     c->body = (size_t)left;
+    if (strcasestr(c->head, "\r\nExpect: 100-continue") != NULL &&
+        send(c->fd, CONTINUE, sizeof(CONTINUE) - 1, MSG_NOSIGNAL) != sizeof(CONTINUE) - 1)
+        return false;
     more = more < left ? more : (size_t)left;
     memcpy(c->scratch, c->head + head_bytes, more); /* HEAD_BYTES at most */
     left -= more;

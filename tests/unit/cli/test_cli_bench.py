@@ -58,7 +58,8 @@ class Bench(CliCase):
         find = "import importlib.util as u; print(u.find_spec('nixl_cu12') is not None)"
         if os.path.exists(python) and subprocess.run([python, "-c", find], capture_output=True, check=True).stdout == b"True\n":
             rows = self.rows("nixl", *SMALL, "--python", python)
-            self.assertEqual([row["case"] for row in rows], ["write 1 MiB", "read 1 MiB", "write 16 MiB", "read 16 MiB"])
+            self.assertEqual([row["case"] for row in rows], ["write 1 MiB", "read 1 MiB", "write 16 MiB", "read 16 MiB", "get objects of 4 MiB; 8 in flight",
+                                                        "put objects of 4 MiB; 8 in flight"])
 
     def test_codec_of_a_file(self):
         """The values of a file; another file is rejected with the names that are accepted."""
