@@ -10,6 +10,7 @@
 
 #include <tierce/tierce.h>
 
+#include "core/blend/rope.h"
 #include "engine/handover/handover.h"
 
 /*
@@ -166,6 +167,22 @@ PyObject *tierce__core_split_segments(PyObject *module, PyObject *args);
 PyObject *tierce__core_blend_plan(PyObject *module, PyObject *args);
 PyObject *tierce__core_rotate_keys(PyObject *module, PyObject *args);
 PyObject *tierce__core_differing_keys(PyObject *module, PyObject *args);
+
+/* The arguments of a rotation. */
+struct tierce__core_keys {
+    enum tierce__blend_dtype dtype;
+    uint32_t row_elements;
+    const char *parameters; /* of RoPE, as JSON */
+    int is_neox;
+    long long delta;
+};
+
+/* For PyArg_Parse: an enum tierce__blend_dtype by its name. */
+int tierce__core_dtype(PyObject *object, void *out);
+
+/* The bytes of a row; 0 with an exception set. */
+size_t tierce__core_rotation(struct tierce__rotation *rotation,
+                             const struct tierce__core_keys *keys);
 
 /* The end of every dealloc. */
 void tierce__core_free(PyObject *self);

@@ -126,8 +126,7 @@ PyObject *tierce__core_blend_plan(PyObject *module, PyObject *args)
 /* ---- keys -------------------------------------------------------------------------------------
  */
 
-/* For PyArg_Parse: a type by its name. */
-static int read_dtype(PyObject *object, void *out)
+int tierce__core_dtype(PyObject *object, void *out)
 {
     const char *name = tierce__core_text(object);
     if (name == NULL)
@@ -140,42 +139,51 @@ static int read_dtype(PyObject *object, void *out)
     return 0;
 }
 
+size_t tierce__core_rotation(struct tierce__rotation *rotation,
+                             const struct tierce__core_keys *keys)
+{
+    const struct tierce__rope_layout layout = {.style = keys->is_neox ? TIERCE__ROPE_NEOX
+                                                                      : TIERCE__ROPE_GPTJ,
+                                               .row_elements = keys->row_elements,
+                                               .width = keys->row_elements};
+    struct tierce__rope rope;
+    char why[TIERCE__ROPE_WHY_BYTES];
+    int rc = tierce__rope_init(&rope, why, keys->parameters, strlen(keys->parameters), &layout);
+    if (rc < 0) {
+        tierce__core_raise(rc, why);
+        return 0;
+    }
+    if (keys->delta <= -(1LL << 31) || keys->delta >= 1LL << 31) {
+        tierce__core_raise(TIERCE_E_ARGUMENT, "a position is 2^31 or more");
+        return 0;
+    }
+    tierce__rotation_init(rotation, &rope, keys->delta);
+    return keys->row_elements * (size_t)tierce__blend_dtype_bytes(keys->dtype);
+}
+
 PyObject *tierce__core_rotate_keys(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *buffer_of;
-    Py_buffer keys;
-    enum tierce__blend_dtype dtype;
-    struct tierce__rope_layout layout = {0};
-    const char *parameters;
-    int is_neox;
-    long long delta;
-    if (!PyArg_ParseTuple(args, "OO&O&spL", &buffer_of, read_dtype, &dtype, tierce__core_uint32,
-                          &layout.row_elements, &parameters, &is_neox, &delta))
+    Py_buffer buffer;
+    struct tierce__core_keys keys;
+    if (!PyArg_ParseTuple(args, "OO&O&spL", &buffer_of, tierce__core_dtype, &keys.dtype,
+                          tierce__core_uint32, &keys.row_elements, &keys.parameters, &keys.is_neox,
+                          &keys.delta))
         return NULL;
-    layout.width = layout.row_elements;
-    layout.style = is_neox ? TIERCE__ROPE_NEOX : TIERCE__ROPE_GPTJ;
-    struct tierce__rope rope;
-    char why[TIERCE__ROPE_WHY_BYTES];
-    int rc = tierce__rope_init(&rope, why, parameters, strlen(parameters), &layout);
-    if (rc < 0)
-        return tierce__core_raise(rc, why);
-    size_t row_bytes = layout.row_elements * (size_t)tierce__blend_dtype_bytes(dtype);
-    if (delta <= -(1LL << 31) || delta >= 1LL << 31)
-        return tierce__core_raise(TIERCE_E_ARGUMENT, "a position is 2^31 or more");
-    if (PyObject_GetBuffer(buffer_of, &keys, PyBUF_WRITABLE) < 0)
+    struct tierce__rotation rotation;
+    size_t row_bytes = tierce__core_rotation(&rotation, &keys);
+    if (row_bytes == 0 || PyObject_GetBuffer(buffer_of, &buffer, PyBUF_WRITABLE) < 0)
         return NULL;
-    if ((size_t)keys.len % row_bytes != 0) {
-        PyBuffer_Release(&keys);
+    if ((size_t)buffer.len % row_bytes != 0) {
+        PyBuffer_Release(&buffer);
         return tierce__core_raise(TIERCE_E_ARGUMENT, "the keys are not a whole number of rows");
     }
-    struct tierce__rotation rotation;
-    tierce__rotation_init(&rotation, &rope, delta);
-    struct tierce__key_rows rows = {keys.buf, row_bytes, row_bytes};
+    struct tierce__key_rows rows = {buffer.buf, row_bytes, row_bytes};
     Py_BEGIN_ALLOW_THREADS
-    tierce__rotate(&rotation, dtype, &rows, &rows, (size_t)keys.len / row_bytes, 1);
+    tierce__rotate(&rotation, keys.dtype, &rows, &rows, (size_t)buffer.len / row_bytes, 1);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&keys);
+    PyBuffer_Release(&buffer);
     Py_RETURN_NONE;
 }
 
@@ -231,7 +239,7 @@ PyObject *tierce__core_differing_keys(PyObject *module, PyObject *args)
     uint32_t elements;
     double share;
     Py_buffer computed, reused;
-    if (!PyArg_ParseTuple(args, "OOO&O&d", &computed_of, &reused_of, read_dtype, &dtype,
+    if (!PyArg_ParseTuple(args, "OOO&O&d", &computed_of, &reused_of, tierce__core_dtype, &dtype,
                           tierce__core_uint32, &elements, &share) ||
         PyObject_GetBuffer(computed_of, &computed, PyBUF_SIMPLE) < 0)
         return NULL;

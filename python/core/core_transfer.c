@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "python/core/core.h"
 
+#include "engine/load/load_rotate.h"
+
 /* Whether this thread may use a store or a load now; false with an exception set. */
 static bool can_use(const void *handle, bool busy, const char *what)
 {
@@ -165,6 +167,32 @@ static PyObject *load_abort(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *load_rotate_keys(PyObject *self, PyObject *args)
+{
+    LoadObject *l = (LoadObject *)self;
+    struct tierce__core_keys keys;
+    uint64_t address, count;
+    if (!PyArg_ParseTuple(args, "O&O&O&O&spL", tierce__core_uint64, &address, tierce__core_uint64,
+                          &count, tierce__core_dtype, &keys.dtype, tierce__core_uint32,
+                          &keys.row_elements, &keys.parameters, &keys.is_neox, &keys.delta) ||
+        !can_use(l->load, l->busy, "load"))
+        return NULL;
+    struct tierce__rotation rotation;
+    size_t row_bytes = tierce__core_rotation(&rotation, &keys);
+    if (row_bytes == 0)
+        return NULL;
+    if (address == 0 || count > SIZE_MAX / row_bytes)
+        return tierce__core_raise(TIERCE_E_ARGUMENT, "the keys have no address, or too many rows");
+    struct tierce__key_rows rows = {(uint8_t *)(uintptr_t)address, row_bytes, row_bytes};
+    int rc;
+    l->busy = true;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__load_rotate(l->load, &rotation, keys.dtype, &rows, (size_t)count, 1);
+    Py_END_ALLOW_THREADS
+    l->busy = false;
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+}
+
 static PyMethodDef load_methods[] = {
     {"layer", load_layer, METH_O,
      "layer(index: int) -> None\n\n"
@@ -175,6 +203,14 @@ static PyMethodDef load_methods[] = {
      "end() -> bytes\n\nOne byte a block: 0 failed (compute it), 1 from memory, 2 from disk, 3 "
      "from "
      "a remote store."},
+    {"rotate_keys", load_rotate_keys, METH_VARARGS,
+     "rotate_keys(address: int, rows: int, dtype: str, row_elements: int, parameters: str, "
+     "is_neox: bool, delta: int) -> None\n\n"
+     "Rotates contiguous rows of keys in place, as the function of the module does, in memory of "
+     "the "
+     "host or of the load's GPU: there after the layers and the stream's work so far, and before "
+     "its "
+     "later work."},
     {"abort", load_abort, METH_NOARGS, "abort() -> None\n\nGives up."},
     {NULL, NULL, 0, NULL}};
 

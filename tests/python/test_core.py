@@ -120,6 +120,33 @@ def test_store_and_load(engine):
         assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
 
 
+ROTATION = "bfloat16", 64, '{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, \
+"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}', True, -77
+
+
+def test_keys_of_a_load_are_rotated(engine):
+    paged = Paged(engine)
+    for memory in paged.memory:
+        memory.raw = os.urandom(len(memory))
+    load = paged.view.load_begin(paged.chain(), 0, 4, IDS)
+    for memory, address in zip(paged.memory, paged.where[0]):
+        rotated = bytearray(memory.raw)
+        core.rotate_keys(rotated, *ROTATION)
+        load.rotate_keys(address, len(memory) // 128, *ROTATION)
+        assert memory.raw == rotated
+        load.rotate_keys(address, 0, *ROTATION)
+    for address, count in ((0, 1), (8, 2**63)):
+        with pytest.raises(core.Error):
+            load.rotate_keys(address, count, *ROTATION)
+    with pytest.raises(core.Error, match="longrope"):
+        load.rotate_keys(8, 1, "bfloat16", 64, '{"rope_type": "longrope"}', True, 1)
+    with pytest.raises(ValueError, match="fp8"):
+        load.rotate_keys(8, 1, "fp8", *ROTATION[1:])
+    load.abort()
+    with pytest.raises(ValueError, match="closed"):
+        load.rotate_keys(paged.where[0][0], 1, *ROTATION)
+
+
 def test_a_prompt_is_handed_over_by_tls(tmp_path):
     """A self-signed certificate is its own CA. The word of the offer alone changes nothing."""
     pem, token = tmp_path / "own.pem", "0123456789abcdef" * 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,14 @@ def bytes_of(tensor):
     return tensor.view(torch.uint8).numpy()
 
 
+def differing_tokens(computed, reused, share: float):
+    """The share of the tokens whose keys [token][...] differ most, as _core.differing_keys: of equal distances the first
+    ones, and a NaN is the greatest. By operations of the keys' device, whose sums may be rounded in another order."""
+    distances = (computed.float() - reused.float()).square().flatten(1).sum(1)
+    order = distances.sort(descending=True, stable=True)[1]
+    return order[:min(math.ceil(len(distances) * share), len(distances))]
+
+
 @dataclass
 class Reused:
     """Tokens [start, end) of a prompt have the KV that a load brings, computed at position `at`."""
@@ -59,7 +68,7 @@ class Reused:
     start: int
     end: int
     at: int
-    load: object  # .layer(number) moves a layer to `blocks`
+    load: object  # .layer(number) moves a layer to `blocks`, and .rotate_keys rotates keys of it
     blocks: object  # [block][...] of one layer; the first one begins at the position `first`
     first: int
 
@@ -78,7 +87,7 @@ class Layers:
         if sorted(self.names) != sorted(kv_caches):
             raise Unsupported("the model has KV in other layers than these")
         self.caches = [kv_caches[name] for name in self.names]
-        self.dtype = self.caches[0].dtype
+        self.dtype, self.device = self.caches[0].dtype, self.caches[0].device
         if self.dtype != vllm_config.model_config.dtype:
             raise Unsupported(f"KV of {self.dtype} in a model of {vllm_config.model_config.dtype}")
         self.rows = vllm_config.scheduler_config.max_num_batched_tokens  # for which vLLM has measured its memory
@@ -89,12 +98,13 @@ class Layers:
 
     # ---- rotation
 
-    def rotate(self, keys, delta: int) -> None:
-        """Keys [...][channel], in place."""
-        from tierce import _core
+    def rotation(self, keys, delta: int) -> tuple:
+        """The last arguments of rotate_keys, for keys [...][channel]."""
+        return self.type_name, keys.shape[-1], self.rope, self.layers[0].self_attn.rotary_emb.is_neox_style, delta
 
-        is_neox = self.layers[0].self_attn.rotary_emb.is_neox_style
-        _core.rotate_keys(bytes_of(keys), self.type_name, keys.shape[-1], self.rope, is_neox, delta)
+    def rotate(self, load, keys, delta: int) -> None:
+        """Contiguous keys of a load, in place: on the GPU if they are in its memory, behind the load's copies."""
+        load.rotate_keys(keys.data_ptr(), keys.numel() // keys.shape[-1], *self.rotation(keys, delta))
 
     def require_rotation(self) -> None:
         """Compares our rotation with the model's. Raises Unsupported if they differ."""
@@ -106,7 +116,7 @@ class Layers:
         for delta in (min(each, longest) for each in PROBED_DELTAS):
             before, after = (self.rotated_by_model(attention, keys, torch.arange(PROBED_TOKENS) + at) for at in (0, delta))
             try:
-                self.rotate(before, delta)
+                _core.rotate_keys(bytes_of(before), *self.rotation(before, delta))
             except _core.Error as error:
                 raise Unsupported(f"its keys cannot be rotated: {error}") from None
             if (before.float() - after.float()).norm() > PROBED_ERROR * after.float().norm():
@@ -138,7 +148,7 @@ class Layers:
             some = positions[at:at + QUERY_ROWS]
             end = int(some[-1]) + 1
             k, v = (x[:end].transpose(0, 1)[None] for x in (keys, values))
-            mask = torch.arange(end)[None, :] <= some[:, None]
+            mask = torch.arange(end, device=self.device)[None, :] <= some[:, None]
             out.append(scaled_dot_product_attention(
                 queries[at:at + QUERY_ROWS].transpose(0, 1)[None], k, v, attn_mask=mask,
                 scale=layer.self_attn.attn.impl.scale, enable_gqa=True)[0].transpose(0, 1).flatten(1))
@@ -151,11 +161,12 @@ class Layers:
         before. number_of(name): the number of a layer in the loads. Returns how many reused tokens were recomputed."""
         if self.cells is None:
             attention = self.layers[0].self_attn.attn
-            self.cells = CellLayout(attention, self.caches[0].shape[1:], self.dtype)
+            self.cells = CellLayout(attention, self.caches[0].shape[1:], self.dtype, device=self.device)
         size = self.cells.shape[0]
-        positions = torch.arange(exact, len(tokens))
+        tokens, block_ids = tokens.to(self.device), block_ids.to(self.device)
+        positions = torch.arange(exact, len(tokens), device=self.device)
         slots = block_ids[positions // size] * size + positions % size
-        is_reused = torch.zeros(len(positions), dtype=torch.bool)
+        is_reused = torch.zeros(len(positions), dtype=torch.bool, device=self.device)
         for part in reused:
             is_reused[part.start - exact:part.end - exact] = True
         kept = 0
@@ -187,7 +198,7 @@ class Layers:
     def stored(self, number: int, tokens: int, exact: int, block_ids, reused: list[Reused], number_of):
         """The keys and values [token][head][channel] of a prompt, as far as they are there."""
         size = self.cells.shape[0]
-        keys, values = (torch.zeros((tokens, *self.cells.shape[1:]), dtype=self.dtype) for _ in range(2))
+        keys, values = (torch.zeros((tokens, *self.cells.shape[1:]), dtype=self.dtype, device=self.device) for _ in range(2))
         if exact:
             blocks = self.caches[number][block_ids[:-(-exact // size)]]
             keys[:exact], values[:exact] = (self.cells.read(blocks, half)[:exact] for half in range(2))
@@ -195,7 +206,7 @@ class Layers:
             part.load.layer(number_of(self.names[number]))
             at, end = part.at - part.first, part.at - part.first + part.end - part.start
             moved = self.cells.read(part.blocks, 0)[at:end].contiguous()
-            self.rotate(moved, part.start - part.at)
+            self.rotate(part.load, moved, part.start - part.at)
             keys[part.start:part.end], values[part.start:part.end] = moved, self.cells.read(part.blocks, 1)[at:end]
         return keys, values
 
@@ -205,8 +216,12 @@ class Layers:
         from tierce import _core
 
         rows = is_reused.nonzero()[:, 0]
-        pair = [bytes_of(x.contiguous()) for x in (computed[rows], keys[active[rows]])]
-        most = _core.differing_keys(*pair, self.type_name, computed[0].numel(), share)
+        pair = computed[rows].contiguous(), keys[active[rows]].contiguous()
+        if self.device.type == "cpu":
+            most = torch.tensor(_core.differing_keys(*map(bytes_of, pair), self.type_name, computed[0].numel(), share),
+                                dtype=torch.long)
+        else:
+            most = differing_tokens(*pair, share)
         is_kept = ~is_reused
-        is_kept[rows[torch.tensor(most, dtype=torch.long)]] = True
+        is_kept[rows[most]] = True
         return is_kept.nonzero()[:, 0]

@@ -52,7 +52,7 @@ class CellLayout:
         """Keys (half 0) or values (1) of blocks [block][...]: [token][head][channel]."""
         cells = blocks.reshape(len(blocks), 2 * self.count)
         if self.views[half] is None:
-            where = self.where[half * self.count:(half + 1) * self.count]
+            where = self.where[half * self.count:(half + 1) * self.count].to(cells.device)
             return cells.index_select(1, where).view(-1, *self.shape[1:])
         first, strides = self.views[half]
         view = cells.as_strided((len(blocks), *self.shape), (2 * self.count, *strides), cells.storage_offset() + first)

@@ -110,6 +110,17 @@ int tierce__transit_scatter(struct tierce__transit *transit, size_t count)
     return rc < 0 ? rc : waits;
 }
 
+int tierce__transit_rotate(struct tierce__transit *transit, const struct tierce__device_keys *keys)
+{
+    const struct tierce__open_device *device = transit->device;
+    struct tierce__device_keys mine = *keys;
+    mine.stream = transit->stream;
+    int rc = transit->failed < 0 ? transit->failed : device->ops->has(device->device, mine.rows.at);
+    if (rc == 0)
+        return TIERCE_E_ARGUMENT;
+    return rc < 0 ? rc : device->ops->rotate(device->device, &mine);
+}
+
 /* ---- the end ---- */
 
 static void pause_shortly(void)

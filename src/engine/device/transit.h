@@ -92,6 +92,15 @@ TIERCE_MUSTUSE int tierce__transit_scatter(struct tierce__transit *transit, size
  * again. */
 bool tierce__transit_settle_next(struct tierce__transit *transit, uint64_t deadline_ns);
 
+/*
+ * Rotates keys in memory of the same device: after the copies and the work on the stream, and
+ * before later work on the stream. keys->stream is ignored. The end of the rotation is that of
+ * later work on the stream; the transit does not wait for it. Errors: TIERCE_E_ARGUMENT (also:
+ * memory of another device), and those of rotate in device.h.
+ */
+TIERCE_MUSTUSE int tierce__transit_rotate(struct tierce__transit *transit,
+                                          const struct tierce__device_keys *keys);
+
 /* Waits until all copies have ended; their results are valid only if `failed` is 0 then. Errors:
  * TIERCE_E_DEADLINE, -EIO, TIERCE_E_CLOSED: copies may be in progress. */
 TIERCE_MUSTUSE int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns);

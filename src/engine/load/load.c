@@ -20,6 +20,7 @@
 #include "engine/view.h"
 #include "engine/lender.h"
 #include "engine/load/load_private.h"
+#include "engine/load/load_rotate.h"
 #include "core/paged/paged.h"
 
 void tierce__load_free(struct tierce_load *load)
@@ -207,6 +208,19 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
         fail_if_over(load);
     }
     tierce__paged_row_end();
+    return 0;
+}
+
+int tierce__load_rotate(struct tierce_load *load, const struct tierce__rotation *rotation,
+                        enum tierce__blend_dtype dtype, const struct tierce__key_rows *rows,
+                        size_t tokens, uint32_t heads)
+{
+    TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
+    struct tierce__device_keys keys = {
+        .rotation = rotation, .dtype = dtype, .rows = *rows, .tokens = tokens, .heads = heads};
+    if (load->on_device)
+        return tierce__load_device_rotate(load, &keys);
+    tierce__rotate(rotation, dtype, rows, rows, tokens, heads);
     return 0;
 }
 

@@ -171,6 +171,14 @@ int tierce__load_device_layer(struct tierce_load *load, uint32_t layer)
     return rc < 0 || load->transit->failed < 0 ? rc : copy_layer(load, layer);
 }
 
+int tierce__load_device_rotate(struct tierce_load *load, const struct tierce__device_keys *keys)
+{
+    TIERCE_DASSERT(load->on_device);
+    if (load->transit == NULL || load->transit->failed < 0)
+        return TIERCE_E_DOWN;
+    return tierce__transit_rotate(load->transit, keys);
+}
+
 /* ---- the end ---- */
 
 bool tierce__load_device_end(struct tierce_load *load)

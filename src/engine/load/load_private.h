@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_LOAD_PRIVATE_H
 #define TIERCE_ENGINE_LOAD_PRIVATE_H
 
+#include "core/device/device.h"
 #include "engine/load/load_lease.h"
 #include "engine/load/scatter.h"
 
@@ -43,6 +44,10 @@ TIERCE_MUSTUSE int tierce__load_device_begin(struct tierce_load *load,
 
 /* Errors: TIERCE_E_UNSUPPORTED (the stream is being captured); all chunks have failed then. */
 TIERCE_MUSTUSE int tierce__load_device_layer(struct tierce_load *load, uint32_t layer);
+
+/* Errors: as of tierce__load_rotate. */
+TIERCE_MUSTUSE int tierce__load_device_rotate(struct tierce_load *load,
+                                              const struct tierce__device_keys *keys);
 
 /* Copies the header of a chunk in the memory of the device to the host, unless it was. False: it
  * cannot, and the chunk has failed. */

@@ -2,6 +2,7 @@
 """Blended prompts without a running vLLM: the gate, the segments of a request, what is promised, and what may be stored."""
 
 import json
+import math
 from array import array
 from types import SimpleNamespace as Thing
 
@@ -11,8 +12,9 @@ pytest.importorskip("vllm")
 
 import torch  # noqa: E402
 
+from tierce import _core  # noqa: E402
 from tierce.vllm.blend import read_gate  # noqa: E402
-from tierce.vllm.blend_layers import Layers  # noqa: E402
+from tierce.vllm.blend_layers import Layers, bytes_of, differing_tokens  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import Facts, Later, Pending  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
@@ -62,6 +64,22 @@ def test_a_rotation_is_compared_at_great_distances(dtype):
     for other in (slower, frequencies * 1.001, frequencies / 2):
         with pytest.raises(Unsupported, match="differs from its rope_parameters"):
             layers_with(Rotary(other, 8192), plain, dtype).require_rotation()
+
+
+# ---- the tokens to recompute
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_operations_of_torch_choose_the_same_tokens(dtype):
+    generator = torch.Generator().manual_seed(7)
+    for share in (0, 0.15, 0.5, 1):
+        computed, reused = (torch.randn(97, 2, 24, generator=generator).to(dtype) for _ in range(2))
+        reused[40:60] = computed[40:60]  # equal distances
+        reused[70, 1, 3] = reused[90, 0, 0] = float("nan")
+        host = _core.differing_keys(bytes_of(computed), bytes_of(reused), str(dtype).removeprefix("torch."), 48, share)
+        chosen = differing_tokens(computed, reused, share)
+        assert sorted(chosen.tolist()) == host and len(host) == math.ceil(97 * share)
+        assert share == 0 or {70, 90} <= {*host}
 
 
 # ---- the gate

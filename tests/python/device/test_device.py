@@ -89,6 +89,38 @@ def stores_and_loads():
     assert device.fake.cuda_fake_report() == b""
 
 
+def rotates_keys():
+    """A rotation follows the copy of a layer, and the engine's later work follows it. Its bytes are the host's."""
+    device = Device()
+    until = time.monotonic() + 60
+    while not device.view.prepare():
+        assert time.monotonic() < until
+    ids = array("i", range(BLOCKS))
+    chain = device.view.chain()
+    chain.append(array("i", range(4 * BLOCKS)))
+    data = [bytearray(os.urandom(BLOCKS * CELL)) for _ in range(2)]
+    store = device.view.store_begin(chain, BLOCKS, ids, stream=device.stream.value)
+    for layer in range(2):
+        device.write(layer, bytes(data[layer]))
+        store.layer(layer)
+    assert store.end() == BLOCKS
+    rope = '{"rope_type": "default", "rope_theta": 10000.0}'
+    host = ctypes.create_string_buffer(CELL)
+    for dtype, is_neox in (("float32", True), ("bfloat16", True), ("float16", False)):
+        size = 4 if dtype == "float32" else 2
+        load = device.view.load_begin(chain, 0, BLOCKS, ids, stream=device.stream.value)
+        for layer in range(2):
+            load.layer(layer)
+            load.rotate_keys(device.layers[layer], BLOCKS * CELL // (32 * size), dtype, 32, rope, is_neox, 1234)
+            rotated = bytearray(data[layer])
+            device.core.rotate_keys(rotated, dtype, 32, rope, is_neox, 1234)
+            assert device.read(layer) == rotated != data[layer]
+        with pytest.raises(device.core.Error):
+            load.rotate_keys(ctypes.addressof(host), 1, dtype, 32, rope, is_neox, 1)
+        assert load.end() == bytes([1]) * BLOCKS
+    assert device.fake.cuda_fake_report() == b""
+
+
 def rejects_other_memory():
     device = Device()
     host = ctypes.create_string_buffer(BLOCKS * CELL)
@@ -103,7 +135,7 @@ def rejects_other_memory():
         device.view.set_paged(device.layers, [CELL, CELL], BLOCKS, device=1)
 
 
-@pytest.mark.parametrize("work", [stores_and_loads, rejects_other_memory])
+@pytest.mark.parametrize("work", [stores_and_loads, rotates_keys, rejects_other_memory])
 def test_memory_of_a_gpu(work):
     if not FAKE.exists():
         pytest.skip(f"{FAKE} is not built: make build")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parents[2] / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
-FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_failure.py"]
+FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_blend.py", "cuda_failure.py"]
 SECONDS = 540  # for a file, and for the start before the first one
 
 

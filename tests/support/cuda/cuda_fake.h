@@ -127,6 +127,10 @@ void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const
  */
 void cuda_fake_write_device(TIERCE__CU_ADDRESS to, const void *bytes, size_t n, const char *what);
 
+/* Where the processor finds memory of the device, for a test that computes on it after it has
+ * synchronised the streams; NULL: it is not all in one allocation. */
+void *cuda_fake_processor_address(TIERCE__CU_ADDRESS address, size_t bytes);
+
 /* Reports a violation of a rule of another library. */
 void cuda_fake_violate(const char *what);
 

@@ -143,6 +143,14 @@ uint8_t *fake_alias(TIERCE__CU_ADDRESS address, size_t bytes)
     return memory != NULL ? memory->alias + (address - memory->address) : NULL;
 }
 
+void *cuda_fake_processor_address(TIERCE__CU_ADDRESS address, size_t bytes)
+{
+    pthread_mutex_lock(&fake_lock);
+    uint8_t *alias = fake_alias(address, bytes);
+    pthread_mutex_unlock(&fake_lock);
+    return alias;
+}
+
 unsigned fake_memories(void)
 {
     unsigned count = 0;

@@ -6,6 +6,7 @@
  */
 #include "device_fixture.h"
 #include "engine/load/load_private.h"
+#include "engine/load/load_rotate.h"
 #include "engine/store/store_watch.h"
 
 #include <pthread.h>
@@ -229,6 +230,81 @@ START_TEST(the_engines_work_follows_each_layer)
         memcpy(image.layers[l].base, read[l], DK_LAYER_BYTES);
     for (size_t b = 0; b < 8; b++)
         ck_assert(fx_right(&image, chain, b, fx_ids[b]));
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
+/* The first block of the load, as rows of 16 bytes. */
+static struct tierce__key_rows first_rows(const struct fixture *of, uint32_t layer)
+{
+    uint8_t *base = of->layers[layer].base;
+    return (struct tierce__key_rows){base + (size_t)fx_ids[0] * 1024, 16, 16};
+}
+
+/* Rotates these rows of a layer, and enqueues a read of all of the layer. */
+static const uint8_t *rotate_and_read(struct tierce_load *load,
+                                      const struct tierce__rotation *rotation, uint32_t layer)
+{
+    struct tierce__key_rows rows = first_rows(&fx, layer);
+    ck_assert_int_eq(
+        tierce__load_rotate(load, rotation, TIERCE__BLEND_BF16, &rows, fx_cells[layer] / 16, 1), 0);
+    return gpu_read_later((uintptr_t)fx.layers[layer].base, DK_LAYER_BYTES);
+}
+
+/* The rotation of a layer follows its copy, and precedes the engine's work. Keys elsewhere are
+ * rejected. */
+START_TEST(keys_are_rotated_behind_each_layer)
+{
+    struct tierce_load *load;
+    const uint8_t *read[FX_LAYERS];
+    struct tierce__rotation rotation = {
+        .layout = {TIERCE__ROPE_NEOX, 8, 0, 8}, .pairs = 4, .delta = 5};
+    for (uint32_t i = 0; i < rotation.pairs; i++)
+        rotation.cosine[i] = 0.8f, rotation.sine[i] = 0.6f;
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    dk_wipe();
+    struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        ck_assert_int_eq(tierce_load_layer(load, l), 0);
+        read[l] = rotate_and_read(load, &rotation, l);
+    }
+    struct tierce__key_rows rows = first_rows(&image, 0);
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 1),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce_load_end(load, origins), 8);
+    gpu_sync();
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        uint8_t expected[1024];
+        memcpy(image.layers[l].base, read[l], DK_LAYER_BYTES);
+        memset(expected, fx_byte(chain, 0, l), fx_cells[l]);
+        rows = (struct tierce__key_rows){expected, 16, 16};
+        tierce__rotate(&rotation, TIERCE__BLEND_BF16, &rows, &rows, fx_cells[l] / 16, 1);
+        ck_assert_mem_eq(first_rows(&image, l).at, expected, fx_cells[l]);
+    }
+    for (size_t b = 1; b < 8; b++)
+        ck_assert(fx_right(&image, chain, b, fx_ids[b]));
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
+START_TEST(a_load_of_nothing_rotates_nothing)
+{
+    struct tierce_load *load;
+    struct tierce__rotation rotation = {
+        .layout = {TIERCE__ROPE_NEOX, 8, 0, 8}, .pairs = 4, .delta = 5};
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    struct tierce_transfer_opts what = dk_what(chain, 0, 0, fx_ids);
+    struct tierce__key_rows rows = first_rows(&fx, 0);
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 1),
+                     TIERCE_E_DOWN);
+    tierce_load_abort(load);
     tierce_chain_destroy(chain);
     dk_stop();
 }
@@ -501,7 +577,8 @@ GPU_MAIN("device_kv", .seconds = 120,
                    host_and_device_share_chunks, a_load_larger_than_memory_goes_through_it,
                    a_load_larger_than_memory_into_one_layer_fails,
                    a_flipped_bit_fails_its_block_only, layers_are_stored_behind_the_engines_work,
-                   the_engines_work_follows_each_layer, a_captured_stream_is_rejected,
+                   the_engines_work_follows_each_layer, keys_are_rotated_behind_each_layer,
+                   a_load_of_nothing_rotates_nothing, a_captured_stream_is_rejected,
                    a_late_load_keeps_its_memory, a_late_store_is_not_published,
 #ifdef TIERCE_TEST_NODE
                    a_load_that_is_later_than_its_lease,
