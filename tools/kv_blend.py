@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from kv_quality import compare  # noqa: E402
-from kv_samples import Short, Unavailable, model_folder  # noqa: E402
+from kv_samples import Short, Unavailable, check_result_file, model_folder  # noqa: E402
 
 FORMAT = 1  # of --quality; python/tierce/vllm/quality.py reads it
 
@@ -312,6 +312,8 @@ def main():
             parser.error(f"--share is {share:g}; it must be 0 to 100")
     if arguments.check_layer < 0:
         parser.error(f"--check-layer is {arguments.check_layer}; it must be at least 0")
+    if arguments.quality is not None:
+        check_result_file(parser, "--quality", arguments.quality)
     measure(arguments)
 
 

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import kv_samples  # noqa: E402
-from kv_samples import BLOCK_TOKENS, TEXTS, Short, Unavailable, model_folder  # noqa: E402
+from kv_samples import BLOCK_TOKENS, TEXTS, Short, Unavailable, check_result_file, model_folder  # noqa: E402
 
 CODECS = ["lossless", "int8", "fp8", "int4", "cachegen"]
 CHUNK_TOKENS = 256
@@ -167,6 +167,8 @@ def main():
             parser.error(f"--prompt {path} is not a file")
     if arguments.quality is not None and not arguments.prompt:
         parser.error("--quality requires --prompt: the loss depends on the prompts, so measure yours")
+    if arguments.quality is not None:
+        check_result_file(parser, "--quality", arguments.quality)
     if not arguments.restore.exists():
         parser.error(f"{arguments.restore} does not exist; build the target test_programs, or name codec_restore")
     measure(arguments)

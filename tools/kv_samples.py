@@ -12,6 +12,7 @@ FOLDER must not be in the source tree.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def model_folder(folder):
     if (folder / "config.json").exists() and not (folder / "made").exists():
         return str(folder)
     return make_trained_model(folder)
+
+
+def check_result_file(parser, option, path):
+    """Ends the tool, before it measures for minutes, if the file of its result cannot be written."""
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
+        parser.error(f"{option} {path} cannot be written; create the folder {path.parent}, in which you may write")
 
 
 def chat_text(tokenizer):

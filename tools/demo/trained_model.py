@@ -68,8 +68,9 @@ def make_trained_model(folder):
     if stamp.exists() and stamp.read_text() == wanted:
         return str(folder)
     if folder.exists() and not stamp.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Unavailable(f"{folder} has other files, and no config.json of a model. Name the folder of a model, or one that "
-                          "does not exist, in which SmolLM2-135M-Instruct is made")
+        raise Unavailable(f"{folder} has other files, and is not the trained model that is made here. Name a folder that does not "
+                          "exist, or the folder of the trained model; kv_quality.py and kv_blend.py also accept a model's folder "
+                          "(with config.json)")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="trained-") as work:
         made = Path(work) / "model"

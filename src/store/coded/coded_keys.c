@@ -45,9 +45,10 @@ struct tierce__coded_keys {
     struct tierce__cond cond; /* for the thread */
     pthread_t thread;         /* it reads the keys again; nothing else blocks */
     bool runs, stop;
-    bool looks; /* the thread is to look, or is looking */
+    bool asked; /* the thread is to look */
+    bool looks; /* a thread is looking */
     uint64_t looked_ns;
-    struct seen seen; /* the thread's */
+    struct seen seen; /* of the one that is looking */
     struct tierce__seal_keys *set;
 };
 
@@ -216,7 +217,7 @@ static int load(struct tierce__seal_keys **out, const struct tierce__coded_keys 
     return keys->file != NULL ? load_file(out, keys, why) : load_command(out, keys, why);
 }
 
-/* Looks at the file, before it is read. False: there is none. */
+/* Looks at the file, before it is read. False: there is none, and reading reports that. */
 static bool see(struct seen *out, const struct tierce__coded_keys *keys)
 {
     struct stat st;
@@ -227,23 +228,29 @@ static bool see(struct seen *out, const struct tierce__coded_keys *keys)
     return true;
 }
 
-static bool has_changed(struct seen *now, const struct tierce__coded_keys *keys)
+static bool is_same_change(const struct seen *now, const struct seen *before)
 {
-    const struct seen *before = &keys->seen;
-    return see(now, keys) && (before->is_young || now->changed.tv_sec != before->changed.tv_sec ||
-                              now->changed.tv_nsec != before->changed.tv_nsec);
+    return now->changed.tv_sec == before->changed.tv_sec &&
+           now->changed.tv_nsec == before->changed.tv_nsec;
 }
 
-/* Reads the keys again. The thread's. */
+static bool is_to_be_read(struct seen *now, const struct tierce__coded_keys *keys)
+{
+    const struct seen *before = &keys->seen;
+    return !see(now, keys) || before->is_young || !is_same_change(now, before);
+}
+
+/* Reads the keys again. Of the thread that has set `looks`. */
 static void look(struct tierce__coded_keys *keys)
 {
     struct tierce__seal_keys *set = NULL, *old = NULL;
     char why[TIERCE__CODED_KEYS_WHY_BYTES];
     struct seen now = {0};
-    bool loads = keys->file == NULL || has_changed(&now, keys);
+    bool loads = keys->file == NULL || is_to_be_read(&now, keys);
     int rc = loads ? load(&set, keys, why) : 0;
     tierce__lock_take(&keys->lock);
     bool stopped = keys->stop;
+    bool has_news = set != NULL && keys->file != NULL && !is_same_change(&now, &keys->seen);
     if (set != NULL) {
         old = keys->set;
         keys->set = set;
@@ -251,9 +258,26 @@ static void look(struct tierce__coded_keys *keys)
     }
     tierce__lock_drop(&keys->lock);
     tierce__seal_keys_destroy(old);
+    if (has_news)
+        tierce__log(TIERCE_LOG_WARN, "encryption_keys_read",
+                    "source=encryption.key_file effect=\"new chunks use the greatest number\"");
     if (rc < 0 && !stopped)
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
                              "effect=\"the keys read before stay in use\" reason=\"%s\"", why);
+}
+
+/* Looks, after a thread that is looking. The lock is held at the beginning and at the end. */
+static void look_alone(struct tierce__coded_keys *keys)
+{
+    while (keys->looks)
+        (void)tierce__cond_wait(&keys->cond, &keys->lock, TIERCE__DEADLINE_NEVER);
+    keys->looks = true;
+    tierce__lock_drop(&keys->lock);
+    look(keys);
+    tierce__lock_take(&keys->lock);
+    keys->looks = false;
+    keys->looked_ns = tierce__now_ns();
+    tierce__cond_broadcast(&keys->cond);
 }
 
 static void *look_main(void *arg)
@@ -261,36 +285,31 @@ static void *look_main(void *arg)
     struct tierce__coded_keys *keys = arg;
     tierce__lock_take(&keys->lock);
     while (!keys->stop) {
-        if (!keys->looks) {
+        if (!keys->asked) {
             (void)tierce__cond_wait(&keys->cond, &keys->lock, TIERCE__DEADLINE_NEVER);
             continue;
         }
-        tierce__lock_drop(&keys->lock);
-        look(keys);
-        tierce__lock_take(&keys->lock);
-        keys->looks = false;
-        keys->looked_ns = tierce__now_ns();
+        look_alone(keys);
+        keys->asked = false;
     }
     tierce__lock_drop(&keys->lock);
     return NULL;
 }
 
-/* Lets the thread look, if it is time to. A key that is missing is a reason to run the command. */
-static void ask(struct tierce__coded_keys *keys, bool is_missing)
+/* Lets the thread look, if it is time to. */
+static void ask(struct tierce__coded_keys *keys)
 {
     int rc = 0;
-    if (keys->file == NULL && !is_missing)
-        return;
     tierce__lock_take(&keys->lock);
     uint64_t now = tierce__now_ns();
-    bool asks = !keys->looks && now - keys->looked_ns >= keys->pause_ns;
+    bool asks = !keys->asked && now - keys->looked_ns >= keys->pause_ns;
     if (asks && !keys->runs)
         rc = tierce__thread_start(&keys->thread, look_main, keys);
     if (rc < 0)
         keys->looked_ns = now;
     keys->runs |= asks && rc == 0;
-    keys->looks |= asks && rc == 0;
-    tierce__cond_signal(&keys->cond);
+    keys->asked |= asks && rc == 0;
+    tierce__cond_broadcast(&keys->cond);
     tierce__lock_drop(&keys->lock);
     if (rc < 0)
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
@@ -359,7 +378,7 @@ void tierce__coded_keys_close(struct tierce__coded_keys *keys)
         return;
     tierce__lock_take(&keys->lock);
     keys->stop = true;
-    tierce__cond_signal(&keys->cond);
+    tierce__cond_broadcast(&keys->cond);
     bool runs = keys->runs;
     tierce__lock_drop(&keys->lock);
     if (runs) {
@@ -390,7 +409,11 @@ bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__s
                                const uint8_t ns_digest[TIERCE_HASH_BYTES])
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    ask(keys, false);
+    if (keys->file != NULL) {
+        tierce__lock_take(&keys->lock);
+        look_alone(keys);
+        tierce__lock_drop(&keys->lock);
+    }
     if (copy_key(keys, out, 0, ns_digest))
         return true;
     tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
@@ -408,7 +431,7 @@ int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
         return 0;
     bool found = keys != NULL && copy_key(keys, &key, number, info->chunk.ns_digest);
     if (!found && keys != NULL)
-        ask(keys, true);
+        ask(keys);
     if (!found) {
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
                              "tier=%s key=%u effect=\"chunks with this key are not loaded; they "
@@ -426,6 +449,7 @@ void tierce__coded_keys_log_wrong(const char *tier, uint32_t number)
     tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_wrong",
                          "tier=%s key=%u effect=\"the chunk is not loaded; it stays stored\" "
                          "reason=\"the key with this number is not the one that encrypted the "
-                         "chunk, or the chunk was changed\"",
+                         "chunk, or the chunk was changed\" remedy=\"put the right key under this "
+                         "number and restart; give a new key a new number\"",
                          tier, (unsigned)number);
 }

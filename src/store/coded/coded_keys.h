@@ -10,15 +10,18 @@
 /*
  * The keys of an engine, from a file or from the output of a command (core/chunk/seal_keys.h).
  *
- * The file is read again after a change, which is looked for once a second at most, when a chunk is
- * encrypted or a key is missing. The command runs at open, and again when a key is missing, once a
- * minute at most. If the new keys cannot be read, the old ones stay, and that is logged.
+ * The file is read again after a change. Before a chunk is encrypted, a call looks for one and
+ * reads the file itself, so that the first chunk after a change uses the new key: the operator may
+ * already have removed the old one. When a key is missing, a thread looks for a change, once a
+ * second at most. The command runs at open, and again by the thread when a key is missing, once a
+ * minute at most. A change of the file is logged. If the new keys cannot be read, the old ones
+ * stay, and that is logged.
  *
- * A thread reads the file and runs the command again, so that no call waits for them: a call uses
- * the keys that are known, and later calls the new ones. The thread starts when it is first needed.
+ * No call that decrypts waits for the thread: it uses the keys that are known, and later calls the
+ * new ones. The thread starts when it is first needed.
  *
- * Thread: any. Only open blocks, while it reads the file or, up to ten seconds, while the command
- * runs; and close, while the thread reads the file. Close ends a command that runs.
+ * Thread: any. Open blocks while it reads the file or, up to ten seconds, while the command runs;
+ * tierce__coded_keys_newest and close block while the file is read. Close ends a command that runs.
  */
 
 #define TIERCE__CODED_KEYS_WHY_BYTES 256u
@@ -29,7 +32,7 @@ struct tierce__coded_keys_opts {
     size_t size;         /* sizeof(struct tierce__coded_keys_opts) */
     const char *file;    /* NULL or "": none. Other users must have no right to it. */
     const char *command; /* for /bin/sh; NULL or "": none. One of the two is given. */
-    uint32_t pause_ms;   /* between two looks, for tests; 0: those above */
+    uint32_t pause_ms;   /* between two looks for a missing key, for tests; 0: those above */
 };
 
 /* Errors, `why` in words: TIERCE_E_CONFIG, negative errno of the file, -ENOMEM. */
@@ -40,7 +43,7 @@ TIERCE_MUSTUSE int tierce__coded_keys_open(struct tierce__coded_keys **out,
 void tierce__coded_keys_close(struct tierce__coded_keys *keys);
 
 /* Copies the key for new chunks of a namespace. The caller wipes it. False: there is none, which is
- * logged. */
+ * logged. Blocks while a changed file is read. */
 bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__seal_key *out,
                                const uint8_t ns_digest[TIERCE_HASH_BYTES]);
 

@@ -25,6 +25,10 @@ def rows_of(done):
     ("kv_quality.py", ("--restore", "/nonexistent/codec_restore"),
      "/nonexistent/codec_restore does not exist; build the target"),
     ("kv_quality.py", ("--quality", "/tmp/none.json"), "--quality requires --prompt"),
+    ("kv_quality.py", ("--prompt", __file__, "--quality", "/nonexistent/q.json"),
+     "--quality /nonexistent/q.json cannot be written; create the folder /nonexistent"),
+    ("kv_blend.py", ("--quality", "/nonexistent/q.json"),
+     "--quality /nonexistent/q.json cannot be written; create the folder /nonexistent"),
     ("kv_quality.py", ("--prompt", "/nonexistent/text"), "--prompt /nonexistent/text is not a file"),
     ("kv_transform.py", ("0.5", "0"), "a step is 0.0; it must be above 0")])
 def test_what_is_rejected(tool, args, message):

@@ -10,6 +10,7 @@
 #include "engine/observe/directory_commands.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "silent_log.h"
 #include "store/coded/coded_connector.h"
 #include "wait_for.h"
@@ -409,8 +410,12 @@ START_TEST(an_encrypted_disk_requires_its_key)
     ck_assert_uint_eq(codec_stats().encrypted_chunks, 4);
     ck_assert_uint_eq(recode(NULL, 0, false, "the disk encrypts"), 0);
     restart(wrong);
+    record_log(TIERCE_LOG_ERROR);
     ck_assert_int_eq(load_all(chain, 64), 0);
     ck_assert_uint_gt(codec_stats().locked_reads, 0);
+    ck_assert_uint_gt(recorded_with("encryption_key_wrong", "remedy=\"put the right key"), 0);
+    ck_assert_uint_gt(recorded_with("chunk_out_of_service", "another key encrypted the chunk"), 0);
+    silence_log();
     restart(raw);
     ck_assert_int_eq(load_all(chain, 64), 0);
     restart(encrypted);

@@ -2,6 +2,7 @@
 /* A disk whose chunks are encrypted: they come back with their keys alone, and no chunk is stored
  * in the clear. */
 #include "coded_store.h"
+#include "log_record.h"
 #include "store/coded/coded_keys.h"
 #include "wait_for.h"
 
@@ -205,6 +206,36 @@ static void write_keys(const char *path, const char *text, time_t modified)
     close(fd);
 }
 
+/* The operator may have removed the old key, so that not even one more chunk may use it. */
+START_TEST(the_first_chunk_after_a_change_uses_the_new_key)
+{
+    char path[200], why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__seal_key key;
+    struct tierce__coded_keys *keys;
+    const uint8_t ns[TIERCE_HASH_BYTES] = {0};
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = path};
+    struct stat before, now;
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    write_keys(path, KEY_1, 1000);
+    ck_assert_int_eq(stat(path, &before), 0);
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    record_log(TIERCE_LOG_WARN);
+    do { /* until the time of the change is another one */
+        write_keys(path, KEY_2, 1000);
+        ck_assert_int_eq(stat(path, &now), 0);
+    } while (memcmp(&before.st_ctim, &now.st_ctim, sizeof(now.st_ctim)) == 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert(tierce__coded_keys_newest(keys, &key, ns) && key.number == 2);
+    ck_assert_uint_eq(recorded("encryption_keys_read"), 1);
+    unlink(path);
+    ck_assert(tierce__coded_keys_newest(keys, &key, ns) && key.number == 2);
+    ck_assert_uint_eq(recorded_with("encryption_keys_unreadable", path), 1);
+    ck_assert_uint_eq(recorded("encryption_keys_read"), 1);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
 START_TEST(a_changed_file_of_keys_is_read_again)
 {
     char path[200], why[TIERCE__CODED_KEYS_WHY_BYTES];
@@ -377,6 +408,7 @@ END_TEST
 
 CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
            .tests = {keys_are_rotated, each_allocation_fails_once,
+                     the_first_chunk_after_a_change_uses_the_new_key,
                      a_changed_file_of_keys_is_read_again, a_command_that_fails_gives_no_keys,
                      a_key_that_comes_later_decrypts, signals_reach_a_command,
                      a_command_whose_status_is_lost_gives_no_keys,
