@@ -84,6 +84,8 @@ int tierce__cli_inspect(int argc, char **argv)
     int status = tierce__inspect_options(&request.folder, "inspect", options, &request, argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
+    if (request.key_file != NULL && !request.verify)
+        return tierce__cli_usage("inspect", "--key-file requires --verify");
     int rc = tierce__inspect_scan(&inspect, request.folder);
     status = rc == 0 ? report(&request, &inspect)
                      : tierce__inspect_explain("inspect", request.folder, rc);

@@ -81,6 +81,7 @@ class Inspect(CliCase):
         self.assertNotIn(" encrypted, ", result.stdout)
         data = json.loads(self.check(0, "inspect", "--json", "--verify", folder).stdout)
         self.assertEqual(([n["key_number"] for n in data["namespaces"]], data["verify"]["locked"]), ([7, 7], 20))
+        self.check(2, "inspect", folder, "--key-file", keys, err=["--key-file requires --verify"])
         self.check(1, "inspect", folder, "--verify", "--key-file", keys + ".no", err=["--key-file: encryption.key_file: "])
         self.damage(folder, 3 * data["bytes"] // 20 + 9000)
         bad, _ = self.verify(folder, 1)
