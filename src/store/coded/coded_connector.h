@@ -30,7 +30,8 @@
  * If another process replaces an object by one of the other kind between two ranges of a load, the
  * bytes of the second range are invalid. The reader's verification of cells finds that.
  * Those of a store with TIERCE__CONNECTOR_FORMS are not: a range names the kind of its object, and
- * a get whose kind the store does not have any more restarts once.
+ * a get whose kind the store does not have any more restarts once. If the raw object is longer than
+ * the buffer of the request, a range with layers is TIERCE_E_FORMAT.
  */
 
 struct tierce__coded_connector_opts {

@@ -311,14 +311,27 @@ static void read_layers(struct tierce__coded_download *g)
                                 has_read_layers);
 }
 
-/* Returns 0 if a get can use its object, otherwise the error. */
+/* Whether the raw object is longer than the caller's buffer. Other engines send the objects of a
+ * store with forms, so a header may state any length, and memory would be taken for it. A range
+ * without layers needs none: a probe has a small buffer. */
+static bool is_too_long(const struct tierce__coded_download *g)
+{
+    uint64_t raw_bytes = g->object->parsed.info.chunk.extent.object_bytes;
+    return g->connector->has_forms && g->range.first < g->range.last &&
+           raw_bytes > g->req->buf->bytes;
+}
+
+/* Plans the range. Returns 0 if a get can use its object, otherwise the error. */
 static int check(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
     const struct tierce__store_req *req = g->req;
+    const struct tierce__coded_parsed *parsed = &g->object->parsed;
+    tierce__coded_range_plan(&g->range, parsed, req->offset, req->length);
     int rc = tierce__now_ns() >= req->deadline_ns ? TIERCE_E_DEADLINE : 0;
-    if (rc == 0 && req->offset + req->length > g->object->parsed.info.chunk.extent.object_bytes)
-        rc = TIERCE_E_FORMAT; /* as for a raw object that is shorter */
+    if (rc == 0 &&
+        (req->offset + req->length > parsed->info.chunk.extent.object_bytes || is_too_long(g)))
+        rc = TIERCE_E_FORMAT; /* as for a raw object of another length */
     tierce__lock_take(&c->lock);
     if (rc == 0 && !tierce__coded_connector_start_decoders(c))
         rc = TIERCE_E_FULL;
@@ -329,14 +342,12 @@ static int check(struct tierce__coded_download *g)
 void tierce__coded_download_layers(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
-    const struct tierce__coded_object *object = g->object;
     const struct tierce__store_req *req = g->req;
     int rc = check(g);
     if (rc < 0) {
         tierce__coded_download_finish(g, rc);
         return;
     }
-    tierce__coded_range_plan(&g->range, &object->parsed, req->offset, req->length);
     bool is_empty = g->range.first == g->range.last;
     if (is_empty && !g->was_read) {
         read_page(g);

@@ -112,6 +112,27 @@ START_TEST(ranges_of_another_length_are_read)
 }
 END_TEST
 
+/* The header of an object, which another engine has sent, may state any length: no memory is taken
+ * for one that is longer than the caller's buffer. The range of a probe has no layers. */
+START_TEST(objects_longer_than_the_buffer_are_rejected)
+{
+    struct connector_call call;
+    const uint64_t page = TIERCE__CHUNK_ALIGN;
+    open_forms(1, true);
+    for (unsigned i = 0; i < 2; i++) {
+        connector_call_init(&call, TIERCE__STORE_GET, name_of(0), 0);
+        call.req.buf = new_buf(i == 0 ? coded_bytes(&s) - page : page);
+        call.req.length = call.req.buf->bytes;
+        call.req.deadline_ns = tierce__deadline_in_ms(100000);
+        connector->ops->submit(connector, &call.req);
+        ck_assert_int_eq(connector_call_wait(&call), i == 0 ? TIERCE_E_FORMAT : 0);
+        tierce__buf_release(call.req.buf);
+    }
+    ck_assert_uint_eq(stats_now().decoded_raw_bytes, 0);
+    close_forms();
+}
+END_TEST
+
 /* Many loads, of a store that answers late and in another order, while the forms change. A load may
  * find neither form twice; no byte is wrong. */
 START_TEST(forms_change_all_the_time)
@@ -142,7 +163,7 @@ START_TEST(forms_change_all_the_time)
 END_TEST
 
 CHECK_MAIN("coded_forms", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
-           .tests = {forms_change_all_the_time},
+           .tests = {forms_change_all_the_time, objects_longer_than_the_buffer_are_rejected},
            .loops = {{the_form_changes_between_two_ranges, 0, 4},
                      {the_form_changes_while_ranges_are_read, 0, 4},
                      {ranges_of_another_length_are_read, 0, 2}})
