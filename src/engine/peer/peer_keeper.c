@@ -228,8 +228,8 @@ static void end_read(struct disk_read *read, int status)
     call->done(call);
 }
 
-/* Whether the range is the beginning of an encrypted object. Without it, no reader knows the length
- * of the object, and later ranges are not asked for. */
+/* Whether the range is the beginning of an encrypted object. Later ranges are not looked at: they
+ * have to name the length of the object, which its beginning would have shown. */
 static bool is_sealed(const struct disk_read *read)
 {
     const struct tierce__store_req *req = &read->req;
@@ -284,7 +284,8 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
                                     .carries = carries,
                                     .coded_bytes = carries ? bytes : 0,
                                     .stored = carries ? place->form.stored : 0};
-    if (!pages_of(&req, call, bytes)) {
+    bool is_unnamed = carries && call->total == 0 && call->offset >= TIERCE__CHUNK_ALIGN;
+    if (is_unnamed || !pages_of(&req, call, bytes)) {
         answer_outside(k, call);
         return;
     }

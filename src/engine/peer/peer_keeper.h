@@ -27,9 +27,13 @@
  *
  * An object of "chunks" is raw: what a tier has coded is decoded. In "stored", a chunk that only a
  * coded tier has is the coded object, which is not decoded: `total` of a call chooses between the
- * two forms by their lengths, and 0 is the form that costs this host least. A chunk whose tier has
- * encrypted it is never sent so. An engine with keys sends raw objects only, because its reader
- * need not have the keys; one without them answers with a miss.
+ * two forms by their lengths, and 0 is the form that costs this host least. A range of a coded
+ * object that begins behind its first page must name the length.
+ *
+ * An engine with keys sends raw objects only, because its reader need not have the keys. One
+ * without keys that finds encrypted chunks answers their beginning with a miss, so that it does not
+ * show their length. It looks at no other range: a reader that guesses the length is sent encrypted
+ * bytes.
  *
  * The keeper serves bytes as the tiers have them; their reader verifies header, key and cells. A
  * namespace that the engine does not know is a miss, and is not remembered. An engine in bypass

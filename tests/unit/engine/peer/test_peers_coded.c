@@ -159,6 +159,43 @@ static void close_both(void)
 
 /* ---- what is sent ---------------------------------------------------------------------------- */
 
+static struct tierce__key first_key(void)
+{
+    struct tierce_chain *chain = fx_chain(&fx[0], 1, CHAIN_BLOCKS, 0);
+    struct tierce__key key = fx[1].inner->key;
+    memcpy(key.hash, tierce_chain_hash(chain, FX_CHUNK_BLOCKS - 1), sizeof(key.hash));
+    tierce_chain_destroy(chain);
+    return key;
+}
+
+/* A range of the first chunk of engine 0, without the length of its object. */
+static int ask_for(uint64_t offset, uint64_t length)
+{
+    struct tierce__transfer_link *link;
+    struct tierce__peers_self *self = tierce__peers_self_of(fx[1].engine->peers);
+    const struct tierce__key key = first_key();
+    char address[TIERCE__PEER_ADDRESS_BYTES], name[TIERCE__KEY_TEXT_BYTES];
+    char secret[TIERCE__PEERS_SECRET_BYTES];
+    uint8_t bytes[TIERCE__CHUNK_ALIGN];
+    int64_t session;
+    int32_t slot;
+    ck_assert(tierce__peers_self_get(self, &session, &slot, secret));
+    tierce__peer_server_address(tierce__peers_server(fx[0].engine->peers), address);
+    ck_assert_int_gt(
+        tierce__key_text_format(name, tierce__namespaces_digest(fx[1].engine->namespaces, key.ns),
+                                &key.shard, key.hash),
+        0);
+    const struct tierce_plugin_name text = {name, strlen(name)};
+    const struct tierce__link_get get = {
+        .name = &text, .memory = bytes, .offset = offset, .length = length};
+    uint16_t port = (uint16_t)strtoul(strchr(address, ':') + 1, NULL, 10);
+    ck_assert_int_eq(
+        tierce__transfer_link_create(&link, "127.0.0.1", port, TIERCE__PEER_SPACE_STORED, NULL), 0);
+    int rc = tierce__transfer_link_get(link, secret, &get, tierce__deadline_in_ms(LIMIT_MS));
+    tierce__transfer_link_destroy(link);
+    return rc;
+}
+
 /* From the disk, and from coded memory. */
 START_TEST(chunks_are_sent_as_they_are_stored)
 {
@@ -198,21 +235,15 @@ START_TEST(encrypted_chunks_are_not_sent_as_they_are_stored)
     WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
     ck_assert_int_eq(load(1, 1, 0), 0);
     ck_assert_uint_eq(read_by(1).bytes, raw_bytes());
+    ck_assert_int_eq(ask_for(0, TIERCE__CHUNK_ALIGN - 1), TIERCE_E_MISS);
+    ck_assert_int_eq(ask_for(TIERCE__CHUNK_ALIGN - 1, 2), TIERCE_E_MISS);
+    ck_assert_int_eq(ask_for(TIERCE__CHUNK_ALIGN, 1), TIERCE_E_FORMAT);
     ck_assert_uint_eq(kept(0).coded_hits, 0);
     close_both();
 }
 END_TEST
 
 /* ---- chunks that change while they are read -------------------------------------------------- */
-
-static struct tierce__key first_key(void)
-{
-    struct tierce_chain *chain = fx_chain(&fx[0], 1, CHAIN_BLOCKS, 0);
-    struct tierce__key key = fx[1].inner->key;
-    memcpy(key.hash, tierce_chain_hash(chain, FX_CHUNK_BLOCKS - 1), sizeof(key.hash));
-    tierce_chain_destroy(chain);
-    return key;
-}
 
 static int read_range(struct tierce__buf *buf, uint64_t from, uint64_t to)
 {
