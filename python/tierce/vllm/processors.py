@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +22,15 @@ def add_those_of_parent() -> None:
 
 @contextmanager
 def of_parent():
-    """Threads and processes that this thread starts meanwhile may also use the processors of the parent process."""
+    """Threads and processes that this thread starts meanwhile may also use the processors of the parent process. Where the
+    system does not permit the change, nothing changes."""
     own = os.sched_getaffinity(0)
     add_those_of_parent()
     try:
         yield
     finally:
-        os.sched_setaffinity(0, own)
+        with suppress(OSError):
+            os.sched_setaffinity(0, own)
 
 
 def is_bound_to_one() -> bool:

@@ -44,3 +44,16 @@ def test_a_worker_with_several_processors_keeps_them():
         assert os.sched_getaffinity(0) == own
     processors.leave_one()
     assert os.sched_getaffinity(0) == own
+
+
+def test_a_system_without_the_permission_changes_nothing(bound_to_one, monkeypatch):
+    """As with a seccomp profile that forbids sched_setaffinity."""
+    def refuse(pid, processors):
+        raise PermissionError(1, "Operation not permitted")
+
+    own = os.sched_getaffinity(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_setaffinity", refuse)
+        with processors.away_from_one():
+            assert os.sched_getaffinity(0) == own
+        processors.leave_one()
