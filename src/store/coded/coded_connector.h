@@ -31,7 +31,8 @@
  * bytes of the second range are invalid. The reader's verification of cells finds that.
  * Those of a store with TIERCE__CONNECTOR_FORMS are not: a range names the kind of its object, and
  * a get whose kind the store does not have any more restarts once. If the raw object is longer than
- * the buffer of the request, a range with layers is TIERCE_E_FORMAT.
+ * the buffer of the request, a range with layers is TIERCE_E_FORMAT. Two raw objects of a lossy
+ * codec, exact and decoded, have the same length, and verification of cells finds their mixture.
  */
 
 struct tierce__coded_connector_opts {
