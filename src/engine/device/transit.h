@@ -54,7 +54,7 @@ struct tierce__transit {
     struct tierce__device_event **events; /* [event_max], [event_count] of copies */
     size_t *rows_of;                      /* [event_max] rows of each */
     size_t event_count, event_max;
-    size_t settled; /* so many of them */
+    size_t settled; /* the first so many of `events` */
     int failed;     /* 0, or the first error; nothing more is enqueued then */
     bool lost;      /* copies without an event may be in progress */
 

@@ -13,8 +13,8 @@
  * In a node, a watch sees a reservation, which clients fill (tierce__reserve_watch): the end alone.
  *
  * Both functions are called by the thread that works on the store, under no lock. `ended` is the
- * last call, also for a store that is aborted or given up. Of memory of a device, layers are told
- * by the end of the store, which waits for the copy of each: the device may compute meanwhile.
+ * last call, also for a store that is aborted or given up. For memory of a device,
+ * the end of the store reports the layers, as each copy ends: the device may compute meanwhile.
  */
 
 struct tierce__store_watch {
