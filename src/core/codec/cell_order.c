@@ -202,6 +202,15 @@ static void place(struct tierce__cell_kind *out, const struct axes *axes, unsign
     out->is_dense = out->channel[channels - 1] == channels - 1;
 }
 
+/* The number of places below k, of axes that have it, with complete sizes. */
+static uint64_t places_below_kinds(const struct axes *axes)
+{
+    uint64_t places = 1;
+    for (unsigned i = axes->count; i-- > 0 && axes->items[i].name != 'k';)
+        places *= axes->items[i].size;
+    return places;
+}
+
 bool tierce__cell_places_init(struct tierce__cell_places *out,
                               const struct tierce__cell_order *order, uint64_t elements,
                               uint32_t tokens)
@@ -220,7 +229,8 @@ bool tierce__cell_places_init(struct tierce__cell_places *out,
             return false;
         place(&out->of[kind], &axes[kind], kind);
     }
-    return true;
+    /* Otherwise some places would belong to keys and values, and others to neither. */
+    return out->kinds == 1 || places_below_kinds(&axes[0]) == places_below_kinds(&axes[1]);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
