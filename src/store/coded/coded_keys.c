@@ -42,8 +42,8 @@ struct tierce__coded_keys {
     uint64_t pause_ns;    /* between two looks */
     int stop_fd;          /* readable: a command that runs is ended */
     struct tierce__lock lock;
-    struct tierce__cond cond; /* for the thread */
-    pthread_t thread;         /* it reads the keys again; nothing else blocks */
+    struct tierce__cond cond; /* for the thread, and for calls that wait for `looks` */
+    pthread_t thread;         /* it reads the keys again when one is missing */
     bool runs, stop;
     bool asked; /* the thread is to look */
     bool looks; /* a thread is looking */
@@ -260,7 +260,8 @@ static void look(struct tierce__coded_keys *keys)
     tierce__seal_keys_destroy(old);
     if (has_news)
         tierce__log(TIERCE_LOG_WARN, "encryption_keys_read",
-                    "source=encryption.key_file effect=\"new chunks use the greatest number\"");
+                    "source=encryption.key_file effect=\"new chunks use the greatest number for "
+                    "their namespace\"");
     if (rc < 0 && !stopped)
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
                              "effect=\"the keys read before stay in use\" reason=\"%s\"", why);
