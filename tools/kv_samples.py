@@ -50,9 +50,17 @@ def model_folder(folder):
 
 def check_result_file(parser, option, path):
     """Ends the tool, before it measures for minutes, if the file of its result cannot be written."""
-    target = path if path.exists() else path.parent
-    if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
-        parser.error(f"{option} {path} cannot be written; create the folder {path.parent}, in which you may write")
+    exists = os.path.exists(path)
+    target, rights = (path, os.W_OK) if exists else (path.parent, os.W_OK | os.X_OK)
+    if os.path.isdir(path):
+        remedy = "it is a folder; add the name of a file"
+    elif not os.path.isdir(path.parent):
+        remedy = f"create the folder {path.parent}, in which you may write"
+    elif not os.access(target, rights):
+        remedy = f"you may not write to {target}; name another file, or change its rights"
+    else:
+        return
+    parser.error(f"{option} {path} cannot be written; {remedy}")
 
 
 def chat_text(tokenizer):

@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,45 @@ def test_what_is_rejected(args, message):
     done = run_tool(*args)
     assert done.returncode == 2 and message in done.stderr, done.stderr
     assert not (ROOT / "build" / "samples").exists()
+
+
+# Without the rights of root, which may write everywhere.
+CHECK = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, sys.argv[1])
+from kv_samples import check_result_file
+
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+check_result_file(SimpleNamespace(error=sys.exit), "--quality", Path(sys.argv[2]))
+"""
+
+
+def check_result(path):
+    return subprocess.run([sys.executable, "-c", CHECK, TOOL.parent, path], capture_output=True, text=True)
+
+
+def test_results_that_cannot_be_written():
+    with tempfile.TemporaryDirectory() as name:  # other users may not enter tmp_path
+        folder = Path(name)
+        closed, old = folder / "closed", folder / "old.json"
+        closed.mkdir(mode=0)
+        old.touch()
+        old.chmod(0o444)
+        folder.chmod(0o777)
+        for path, remedy in ((closed / "q.json", f"you may not write to {closed}; name another file"),
+                             (old, f"you may not write to {old}; name another file"),
+                             (folder, "it is a folder; add the name of a file"),
+                             (folder / "none" / "q.json", f"create the folder {folder / 'none'}")):
+            done = check_result(path)
+            assert done.returncode == 1 and done.stderr.startswith(f"--quality {path} cannot be written; {remedy}"), done.stderr
+        assert check_result(folder / "new.json").returncode == 0
+        closed.chmod(0o700)
 
 
 @pytest.mark.long
