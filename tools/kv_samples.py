@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
 
-from trained_model import Unavailable, make_trained_model  # noqa: E402
+from trained_model import Unavailable, is_made_here, make_trained_model  # noqa: E402
 
 BLOCK_TOKENS = 16
 TEXTS = {
@@ -43,7 +43,7 @@ class Short(Exception):
 
 def model_folder(folder):
     """A checkpoint of the user, or the trained model, which is made if it is not there."""
-    if (folder / "config.json").exists() and not (folder / "made").exists():
+    if (folder / "config.json").exists() and not is_made_here(folder):
         return str(folder)
     return make_trained_model(folder)
 

@@ -61,13 +61,20 @@ def save_converted(weights, folder):
     AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 
+def is_made_here(folder):
+    """Whether this program has made the folder, perhaps in an older form. Others, too, name a file `made`."""
+    stamp = Path(folder) / "made"
+    return stamp.is_file() and PACKAGES[0].partition("==")[0] in stamp.read_text(errors="replace")
+
+
 def make_trained_model(folder):
     """Returns the folder. A model that is there already is kept. Files that were not made here are never removed."""
     folder = Path(folder)
     stamp, wanted = folder / "made", f"{FORMAT} {' '.join(PACKAGES)}"
-    if stamp.exists() and stamp.read_text() == wanted:
+    is_own = is_made_here(folder)
+    if is_own and stamp.read_text() == wanted:
         return str(folder)
-    if folder.exists() and not stamp.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not is_own and (not folder.is_dir() or any(folder.iterdir())):
         raise Unavailable(f"{folder} has other files, and is not the trained model that is made here. Name a folder that does not "
                           "exist, or the folder of the trained model; kv_quality.py and kv_blend.py also accept a model's folder "
                           "(with config.json)")

@@ -70,11 +70,12 @@ def test_a_trained_model_that_is_there_is_kept(run, tmp_path):
 
 
 def test_files_of_others_are_not_replaced_by_the_trained_model(run, tmp_path):
-    """The parent of a model's folder was named, and a file."""
+    """The parent of a model's folder was named, a file, and a folder whose build left a file `made`."""
     weights = tmp_path / "models" / "llama" / "weights.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_text("weights")
-    for named in tmp_path / "models", weights:
+    (weights.parent / "made").write_bytes(b"on Monday \xff")
+    for named in tmp_path / "models", weights, weights.parent:
         with pytest.raises(run.Unavailable, match=f"{named} has other files"):
             run.make_trained_model(named)
     assert weights.read_text() == "weights"

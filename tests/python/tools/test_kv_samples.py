@@ -30,6 +30,15 @@ def test_what_is_rejected(args, message):
     assert not (ROOT / "build" / "samples").exists()
 
 
+def test_a_checkpoint_of_the_user_may_have_a_file_made(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "made").write_text("on Monday")
+    done = subprocess.run([sys.executable, "-c", "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); "
+                           "from kv_samples import model_folder; print(model_folder(Path(sys.argv[2])))", TOOL.parent, tmp_path],
+                          capture_output=True, text=True)
+    assert done.stdout.strip() == str(tmp_path), done.stderr
+
+
 # Without the rights of root, which may write everywhere.
 CHECK = """
 import os, sys
