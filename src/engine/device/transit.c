@@ -118,7 +118,10 @@ int tierce__transit_rotate(struct tierce__transit *transit, const struct tierce_
     int rc = transit->failed < 0 ? transit->failed : device->ops->has(device->device, mine.rows.at);
     if (rc == 0)
         return TIERCE_E_ARGUMENT;
-    return rc < 0 ? rc : device->ops->rotate(device->device, &mine);
+    if (rc > 0)
+        rc = device->ops->rotate(device->device, &mine);
+    /* The keys may be in the memory of the load, and their bytes are unknown. */
+    return rc == -EIO || rc == -ECANCELED ? fail(transit, rc) : rc;
 }
 
 /* ---- the end ---- */

@@ -20,7 +20,7 @@ struct tierce_load;
  *   TIERCE_E_DOWN         the GPU has failed or is not ready, or the load has nothing to move
  *   TIERCE_E_CLOSED       in a child of fork
  *   -ENOMEM, -ECANCELED, -EIO
- * After -ECANCELED and -EIO the bytes of the keys are unknown.
+ * After -ECANCELED and -EIO the bytes of the keys are unknown, and the load has no loaded block.
  *
  * Thread: that of the load.
  */

@@ -8,6 +8,7 @@
 #include "numa_check.h"
 
 #include "core/device/numa.h"
+#include "engine/load/load_rotate.h"
 
 static uint8_t origins[FX_BLOCKS];
 
@@ -364,14 +365,14 @@ static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
  * call. The kernel makes more calls, so its variants use only one error code.
  */
 #ifdef __SANITIZE_THREAD__
-enum { CODES = TIERCE_TEST_DEVICE_WAY == TIERCE__CUDA_COPIES ? 2 : 0, STEP = 32 };
+enum { CODES = TIERCE_TEST_DEVICE_WAY == TIERCE__CUDA_COPIES ? 2 : 0, STEP = 32, ROTATIONS = 0 };
 #elif defined(TIERCE_TEST_COPY_THREADS) || defined(TIERCE_TEST_NODE) ||                            \
     defined(TIERCE_TEST_UNPINNED)
-enum { CODES = 2, STEP = 4 };
+enum { CODES = 2, STEP = 4, ROTATIONS = 0 };
 #elif defined(TIERCE_TEST_DEVICE_KERNEL)
-enum { CODES = 1, STEP = 4 };
+enum { CODES = 1, STEP = 4, ROTATIONS = 0 };
 #else
-enum { CODES = 2, STEP = 1 };
+enum { CODES = 2, STEP = 1, ROTATIONS = 2 };
 #endif
 
 /* The number of calls that wait for a copy varies, so the loop runs some calls past the end. */
@@ -383,6 +384,66 @@ START_TEST(every_failed_call_of_the_driver_is_survived)
     for (int behind = 0; behind < (STEP == 1 ? 3 : 1); nth += STEP)
         behind += fail_call(nth, codes[_i]) == BEHIND_THE_END;
     ck_assert_uint_gt(nth, 120);
+}
+END_TEST
+
+/* Rotates a block of layer 0 that was loaded. */
+static int rotate_block(struct tierce_load *load)
+{
+    struct tierce__rotation rotation = {
+        .layout = {TIERCE__ROPE_NEOX, 8, 0, 8}, .pairs = 4, .delta = 5};
+    struct tierce__key_rows rows = {(uint8_t *)fx.layers[0].base + (size_t)fx_ids[0] * 1024, 16,
+                                    16};
+    for (uint32_t i = 0; i < rotation.pairs; i++)
+        rotation.cosine[i] = 0.8f, rotation.sine[i] = 0.6f;
+    return tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, fx_cells[0] / 16, 1);
+}
+
+/* All layers are loaded; then the second rotation fails, so that all calls are those of a rotation.
+ * Returns whether the call was not reached. */
+static bool fail_rotation(uint64_t nth, TIERCE__CU_RESULT code)
+{
+    struct tierce_load *load;
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        ck_assert_int_eq(tierce_load_layer(load, l), 0);
+    ck_assert_int_eq(rotate_block(load), 0);
+    gpu_sync();
+    (void)cuda_fake_fail_nth(nth, code);
+    int rc = rotate_block(load);
+    uint64_t made = cuda_fake_fail_nth(0, 0);
+    bool is_unknown = rc == -EIO || rc == -ECANCELED;
+    ck_assert(is_unknown || rc == 0 || rc == -ENOMEM || rc == TIERCE_E_UNSUPPORTED);
+    ck_assert(nth <= made || rc == 0);
+    ck_assert_int_eq(tierce_load_end(load, origins), is_unknown ? 0 : 8);
+    for (size_t b = 0; b < 8; b++)
+        ck_assert_uint_eq(origins[b], is_unknown ? TIERCE_ORIGIN_FAILED : TIERCE_ORIGIN_MEMORY);
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures, 0);
+    WAIT_FOR(is_returned());
+    tierce_chain_destroy(chain);
+    return nth > made;
+}
+
+/* In a process of its own, because the device has failed. */
+START_TEST(no_block_is_loaded_after_a_failed_rotation)
+{
+    static const TIERCE__CU_RESULT codes[] = {TIERCE__CU_UNKNOWN, TIERCE__CU_OUT_OF_MEMORY};
+    int status = 0;
+    uint64_t nth = 0;
+    do {
+        pid_t pid = fork();
+        nth++;
+        if (pid == 0)
+            child_exit(fail_rotation(nth, codes[_i]) ? BEHIND_THE_END : FINE);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != WRONG, "call %llu: status %d",
+                      (unsigned long long)nth, status);
+    } while (WEXITSTATUS(status) != BEHIND_THE_END);
+    ck_assert_uint_gt(nth, 10);
 }
 END_TEST
 
@@ -400,4 +461,5 @@ CHECK_MAIN("device_faults", .seconds = 120,
                    a_known_description_is_not_checked_again},
            .loops = {{memory_is_near_the_device, 0, 5},
                      {memory_that_cannot_be_pinned_is_used, 0, 2},
-                     {every_failed_call_of_the_driver_is_survived, 0, CODES}})
+                     {every_failed_call_of_the_driver_is_survived, 0, CODES},
+                     {no_block_is_loaded_after_a_failed_rotation, 0, ROTATIONS}})
