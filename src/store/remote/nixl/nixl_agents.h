@@ -23,7 +23,7 @@ struct tierce__nixl_agents_opts {
     size_t size;
     const char *library; /* absolute path; NULL: where the dynamic linker finds it */
     const char *plugin;  /* "POSIX"; [borrow until close] */
-    /* Of the plug-in. [borrow until close, with is_shared for the call] */
+    /* Of the plug-in. [borrow until close; if is_shared, for the call] */
     const struct tierce__nixl_param *params;
     size_t param_count;
     bool is_shared;  /* one agent, which all threads use, also after errors */
@@ -31,8 +31,9 @@ struct tierce__nixl_agents_opts {
     uint64_t memory_bytes;
 };
 
-/* Creates the first agent, so that a missing plug-in is noticed. Errors, with `why` set:
- * TIERCE_E_CONFIG (tierce__nixl_load; the plug-in is missing, or cannot be used here), -ENOMEM. */
+/* Creates the first agent, so that a missing plug-in is noticed. Errors: TIERCE_E_CONFIG, with
+ * `why` set (tierce__nixl_load; the plug-in is missing, or cannot be used here); -ENOMEM, with
+ * `why` unchanged. */
 TIERCE_MUSTUSE int tierce__nixl_agents_open(struct tierce__nixl_agents **out,
                                             const struct tierce__nixl_agents_opts *opts,
                                             char why[TIERCE__CONNECTOR_WHY_BYTES]);

@@ -5,6 +5,8 @@
 #include "store/remote/nixl/nixl_files.h"
 #include "store/remote/nixl/nixl_objects.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LINKS 8u
@@ -49,6 +51,8 @@ int tierce__nixl_check(const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
     struct tierce__url parsed = {0};
     struct tierce__nixl_agents *agents = NULL;
     uint8_t memory[1];
+    /* Callees do not set it if they lack memory. */
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
     int rc = tierce__url_parse(&parsed, url, why);
     if (rc != 0)
         return rc;

@@ -20,8 +20,9 @@
 
 #define TIERCE__NIXL_OBJECTS_SCHEME "s3+nixl"
 
-/* Whether the library and the plug-in of such a URL can be used on this machine. Errors, with `why`
- * set: TIERCE_E_CONFIG, -ENOMEM. Thread: any; blocks on the file system. */
+/* Whether the library and the plug-in of such a URL can be used on this machine. Errors:
+ * TIERCE_E_CONFIG, with `why` set; -ENOMEM, with `why` unchanged. Thread: any; blocks on the file
+ * system. */
 TIERCE_MUSTUSE int tierce__nixl_objects_check(const struct tierce__url *url,
                                               char why[TIERCE__CONNECTOR_WHY_BYTES]);
 

@@ -6,6 +6,9 @@
 #include "log_record.h"
 #include "nixl_here.h"
 #include "s3_fake.h"
+#include "store/remote/nixl/nixl_connector.h"
+
+#include "base/alloc.h"
 
 #define OBJECT_BYTES 300000u
 
@@ -138,6 +141,28 @@ START_TEST(urls_that_cannot_work_are_refused)
 }
 END_TEST
 
+/* The text is printed: it must never be memory that nothing has written. */
+START_TEST(a_check_without_memory_has_a_reason)
+{
+    uint64_t nth = 0, made;
+    unsigned failed = 0;
+    int rc;
+    do {
+        snprintf(why, sizeof(why), "not written");
+        (void)tierce__alloc_fail_nth(++nth);
+        rc = tierce__nixl_check("s3+nixl://AKID:hidden@bucket/a?library=/nothing/libnixl_capi.so",
+                                why);
+        made = tierce__alloc_fail_nth(0);
+        ck_assert_int_ne(rc, 0);
+        ck_assert_ptr_null(strstr(why, "not written"));
+        ck_assert_ptr_null(strstr(why, "hidden"));
+        failed += rc == -ENOMEM;
+    } while (made >= nth);
+    ck_assert_uint_gt(failed, 2);
+    expect_refused(rc, "No such file");
+}
+END_TEST
+
 START_TEST(a_missing_plugin_is_refused)
 {
     setenv("NIXL_PLUGIN_DIR", "/nothing", 1);
@@ -241,6 +266,7 @@ int main(void)
     TCase *open = tcase_create("open");
     tcase_add_checked_fixture(refused, setup, teardown);
     tcase_add_test(refused, urls_that_cannot_work_are_refused);
+    tcase_add_test(refused, a_check_without_memory_has_a_reason);
     suite_add_tcase(suite, refused);
     tcase_add_checked_fixture(closed, setup, teardown);
     tcase_add_test(closed, a_missing_plugin_is_refused);
