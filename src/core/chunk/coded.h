@@ -39,7 +39,7 @@ struct tierce__coded_form {
     const struct tierce__codec *codec; /* NULL, only with a key: the layers are not coded */
     enum tierce__element element;
     const struct tierce__seal_key *key; /* NULL: the layers are not encrypted */
-    /* What the namespace states for a codec that needs_order; not read for others. */
+    /* From the namespace; only codecs with needs_order read it. */
     const struct tierce__codec_choice *choice;
     const uint8_t *salt; /* TIERCE__SEAL_SALT_BYTES, for tests; NULL: random */
 };

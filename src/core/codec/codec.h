@@ -73,7 +73,7 @@ struct tierce__codec {
 const struct tierce__codec *tierce__codec_find(const char *name);
 const struct tierce__codec *tierce__codec_numbered(uint32_t number);
 
-/* What a namespace states for a codec that needs_order. */
+/* Layers and order, which a namespace states for codecs with needs_order. */
 struct tierce__codec_choice {
     uint32_t layers; /* of the model: layer i of a chunk is layer i modulo this */
     struct tierce__cell_order order;

@@ -36,7 +36,8 @@ struct tierce__coded_kind {
 };
 struct tierce__coded_kind tierce__coded_kind_of(struct tierce__coded_elements *elements,
                                                 uint32_t ns);
-/* What the namespace states for its lossy codec, which needs_order. False: it is not known. */
+/* Reads layers and order from the text of the namespace. False: the text is not known, or states
+ * none. */
 bool tierce__coded_choice_of(struct tierce__codec_choice *out,
                              struct tierce__coded_elements *elements, uint32_t ns);
 /* Whether the namespace of an object allows its codec: a lossy one only if it was chosen. */

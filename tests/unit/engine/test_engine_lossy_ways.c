@@ -40,7 +40,7 @@ static void load(uint8_t *to, const struct tierce_chain *chain, uint8_t origin)
     fx_take(&fx, to, BLOCKS, ids);
 }
 
-/* What a disk restores of the chain, which is not what was stored. */
+/* The bytes that a disk restores for the chain; they differ from those that were stored. */
 static void setup(void)
 {
     static uint8_t stored[BYTES];
