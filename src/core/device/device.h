@@ -70,7 +70,7 @@ struct tierce__device_copy {
     void *stream;                          /* of the caller */
 };
 
-#define TIERCE__DEVICE_HEADS_MAX 65535u
+#define TIERCE__DEVICE_HEADS_MAX 16384u
 
 /* Keys in the device's memory that are rotated in place (core/blend/rope.h). */
 struct tierce__device_keys {

@@ -15,6 +15,8 @@
 
 _Static_assert(sizeof(struct tierce__rotate_launch) <= 4096, "more than a driver accepts");
 _Static_assert(TIERCE__ROTATE_PAIRS == TIERCE__ROPE_PAIRS_MAX, "a row may have more pairs");
+_Static_assert(TIERCE__DEVICE_HEADS_MAX *TIERCE__ROTATE_PAIRS <= TIERCE__ROTATE_ITEMS_MAX,
+               "a token may need several launches");
 
 /* Thread blocks for each multiprocessor: enough threads to hide the time of a read. */
 #define BLOCKS_PER_PROCESSOR 4u

@@ -127,32 +127,48 @@ START_TEST(every_number)
 }
 END_TEST
 
-/* More pairs than a launch takes: the last token is in a second launch. */
-START_TEST(many_keys_are_several_launches)
+/* Rotates rows of as many pairs as there can be, one behind the other. */
+static void rotate_many(uint32_t heads, size_t tokens)
 {
-    enum { PAIRS = 256, HEADS = 8, TOKENS = 2049, BYTES = TOKENS * HEADS * PAIRS * 2 * 2 };
-    _Static_assert((int)BYTES <= (int)ROOM, "more room");
+    enum { PAIRS = TIERCE__ROPE_PAIRS_MAX };
+    size_t bytes = tokens * heads * PAIRS * 2 * 2;
     struct shape s = {
         .rope = {.layout = {TIERCE__ROPE_NEOX, 2 * PAIRS, 0, 2 * PAIRS}, .pairs = PAIRS},
         .dtype = TIERCE__BLEND_BF16,
-        .tokens = TOKENS,
-        .heads = HEADS,
-        .token_bytes = HEADS * PAIRS * 4,
+        .tokens = tokens,
+        .heads = heads,
+        .token_bytes = (size_t)heads * PAIRS * 4,
         .head_bytes = PAIRS * 4};
     struct tierce__rotation rotation;
-    start("many_keys");
+    ck_assert_uint_le(bytes, ROOM);
     for (unsigned i = 0; i < PAIRS; i++)
         s.rope.frequencies[i] = 1.0 / (i + 1);
     tierce__rotation_init(&rotation, &s.rope, 1000);
-    for (size_t i = 0; i < BYTES; i += 4) {
+    for (size_t i = 0; i < bytes; i += 4) {
         uint32_t pair = 0x3f803f80u + (uint32_t)(i * 2654435761u) % 0x7fu;
         memcpy(keys + i, &pair, sizeof(pair));
     }
-    gpu_write(memory, keys, BYTES);
+    gpu_write(memory, keys, bytes);
     struct tierce__device_keys what = keys_of(&s, &rotation, 0);
     ck_assert_int_eq(ops->rotate(device, &what), 0);
     rotate_on_host(&what, 0);
-    check_same(BYTES);
+    check_same(bytes);
+}
+
+/* More pairs than a launch takes: the last token is in a second launch. */
+START_TEST(many_keys_are_several_launches)
+{
+    start("many_keys");
+    rotate_many(8, 2049);
+    stop();
+}
+END_TEST
+
+/* A token is never more than a launch takes. */
+START_TEST(a_token_has_as_many_heads_as_are_allowed)
+{
+    start("many_heads");
+    rotate_many(TIERCE__DEVICE_HEADS_MAX, 1);
     stop();
 }
 END_TEST
@@ -267,5 +283,5 @@ END_TEST
 
 GPU_MAIN("device_rotate", .seconds = 120,
          .tests = {the_bytes_are_those_of_the_host, every_number, many_keys_are_several_launches,
-                   the_stream_orders_a_rotation, a_captured_stream_is_rejected,
-                   invalid_keys_are_rejected, memory_of_the_host})
+                   a_token_has_as_many_heads_as_are_allowed, the_stream_orders_a_rotation,
+                   a_captured_stream_is_rejected, invalid_keys_are_rejected, memory_of_the_host})
