@@ -95,29 +95,45 @@ static int refuse(struct tierce__cuda *cuda, const char *why)
     return TIERCE_E_UNSUPPORTED;
 }
 
+/* Without memory, nothing is refused: there may be some later. */
 static int refuse_call(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
 {
     char text[TIERCE__CUDA_TEXT_BYTES];
-    return code == TIERCE__CU_SUCCESS
-               ? 0
-               : refuse(cuda, tierce__cuda_text(cuda->api, call, code, text));
+    if (code == TIERCE__CU_SUCCESS)
+        return 0;
+    if (code == TIERCE__CU_OUT_OF_MEMORY)
+        return tierce__cuda_check(cuda, call, code);
+    return refuse(cuda, tierce__cuda_text(cuda->api, call, code, text));
 }
 
+static int load_module(struct tierce__cuda *cuda)
+{
+    TIERCE__CU_MODULE module = NULL;
+    int rc =
+        refuse_call(cuda, "cuModuleLoadData", cuda->api->module_load(&module, tierce__rotate_ptx));
+    if (rc == 0)
+        cuda->rotations.module = module;
+    return rc;
+}
+
+/* The function comes last: it shows that nothing is missing. */
 static int load_kernel(struct tierce__cuda *cuda)
 {
     struct tierce__cuda_rotations *r = &cuda->rotations;
     const struct tierce__cuda_api *api = cuda->api;
+    TIERCE__CU_FUNCTION function = NULL;
     int processors = 0;
-    int rc =
-        refuse_call(cuda, "cuModuleLoadData", api->module_load(&r->module, tierce__rotate_ptx));
-    if (rc == 0)
-        rc = refuse_call(cuda, "cuModuleGetFunction",
-                         api->module_function(&r->function, r->module, TIERCE__ROTATE_KERNEL));
+    int rc = r->module != NULL ? 0 : load_module(cuda);
     if (rc == 0)
         rc = refuse_call(
             cuda, "cuDeviceGetAttribute",
             api->device_attribute(&processors, TIERCE__CU_ATTRIBUTE_MULTIPROCESSORS, cuda->device));
     r->blocks_max = (processors > 0 ? (unsigned)processors : 1) * BLOCKS_PER_PROCESSOR;
+    if (rc == 0)
+        rc = refuse_call(cuda, "cuModuleGetFunction",
+                         api->module_function(&function, r->module, TIERCE__ROTATE_KERNEL));
+    if (rc == 0)
+        r->function = function;
     return rc;
 }
 
@@ -223,7 +239,7 @@ static int try_kernel(struct tierce__cuda *cuda)
 static int open_kernel(struct tierce__cuda *cuda)
 {
     struct tierce__cuda_rotations *r = &cuda->rotations;
-    int rc = r->module != NULL ? 0 : load_kernel(cuda);
+    int rc = r->function != NULL ? 0 : load_kernel(cuda);
     if (rc == 0)
         rc = try_kernel(cuda);
     if (rc < 0)
