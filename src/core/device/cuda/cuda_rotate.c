@@ -183,7 +183,8 @@ static int run_trial(struct tierce__cuda *cuda, uint8_t *expected)
         keys = trial_keys(&rotation, expected, kind);
         tierce__rotate(keys.rotation, keys.dtype, &keys.rows, &keys.rows, keys.tokens, keys.heads);
     }
-    /* Memory that a launch may still use belongs to a failed device. */
+    /* If the launches do not end in time, the device has failed, and the memory stays allocated
+     * until close. */
     TIERCE__CU_RESULT code = tierce__cuda_drain(cuda, r->stream, tierce__deadline_in_ms(TRIAL_MS));
     if (code != TIERCE__CU_SUCCESS)
         return tierce__cuda_required(cuda, "cuStreamQuery", code);
@@ -252,13 +253,19 @@ static int open_kernel(struct tierce__cuda *cuda)
     return 0;
 }
 
+/* The device may have failed in the trial of another thread, for which this one has waited. What
+ * that trial has left is in use until close. */
 static int prepare(struct tierce__cuda *cuda)
 {
     struct tierce__cuda_rotations *r = &cuda->rotations;
+    int rc = 0;
     tierce__lock_take(&r->lock);
-    int rc = r->state == TIERCE__ROTATIONS_REFUSED  ? TIERCE_E_UNSUPPORTED
-             : r->state == TIERCE__ROTATIONS_USABLE ? 0
-                                                    : open_kernel(cuda);
+    if (atomic_load_explicit(&cuda->failed, memory_order_relaxed))
+        rc = -EIO;
+    else if (r->state == TIERCE__ROTATIONS_REFUSED)
+        rc = TIERCE_E_UNSUPPORTED;
+    else if (r->state == TIERCE__ROTATIONS_NEW)
+        rc = open_kernel(cuda);
     tierce__lock_drop(&r->lock);
     return rc;
 }
@@ -266,8 +273,7 @@ static int prepare(struct tierce__cuda *cuda)
 /* ---- a rotation -------------------------------------------------------------------------------
  */
 
-/* The driver's event is created first, so that later work is ordered if there is no memory for
- * it. */
+/* The event is created before the launch: without memory for it, nothing is enqueued. */
 static int enqueue(struct tierce__cuda *cuda, const struct tierce__device_keys *keys)
 {
     const struct tierce__cuda_api *api = cuda->api;

@@ -4,11 +4,14 @@
 #include "core/device/device.h"
 #include "gpu.h"
 #include "log_record.h"
+#include "wait_for.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 /* Rotations on the driver of tests/support/cuda: a kernel that is wrong or cannot be used, and
  * calls and allocations that fail. */
@@ -137,6 +140,50 @@ START_TEST(without_memory)
 }
 END_TEST
 
+/* Waits for so many calls of the driver. */
+static void wait_for_calls(uint64_t count)
+{
+    uint64_t before = cuda_fake_calls().all;
+    WAIT_FOR(cuda_fake_calls().all >= before + count);
+}
+
+static atomic_bool begins;
+
+static void *rotate_too(void *rc)
+{
+    atomic_store(&begins, true);
+    *(int *)rc = rotate();
+    return NULL;
+}
+
+/* The trial of one thread fails while another thread waits for its end. The other one begins no
+ * trial: the stream and the memory of the first are in use until close. */
+START_TEST(a_trial_that_fails_is_not_repeated)
+{
+    pthread_t threads[2];
+    int rcs[2] = {0};
+    start();
+    cuda_fake_hold(true);
+    for (size_t i = 0; i < 2; i++) {
+        atomic_store(&begins, false);
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, rotate_too, &rcs[i]), 0);
+        WAIT_FOR(atomic_load(&begins));
+        wait_for_calls(100); /* of the first thread, while the trial does not end */
+    }
+    (void)cuda_fake_fail_nth(1, TIERCE__CU_UNKNOWN);
+    wait_for_calls(1);
+    (void)cuda_fake_fail_nth(0, 0);
+    for (size_t i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert_int_eq(rcs[i], -EIO);
+    }
+    ck_assert_uint_eq(cuda_fake_live().host_memories, GPU_HOST_MEMORIES + 1);
+    cuda_fake_hold(false);
+    expect_bytes(false);
+    stop();
+}
+END_TEST
+
 /* ---- each call fails once ---------------------------------------------------------------------
  */
 
@@ -192,5 +239,6 @@ END_TEST
 
 CHECK_MAIN("rotate_faults", .seconds = 120,
            .tests = {the_first_rotation_is_logged, a_wrong_kernel_is_not_used,
-                     a_kernel_that_cannot_be_loaded, without_memory_of_the_device, without_memory},
+                     a_kernel_that_cannot_be_loaded, without_memory_of_the_device, without_memory,
+                     a_trial_that_fails_is_not_repeated},
            .loops = {{each_call_fails_once, 0, 2}})
