@@ -43,8 +43,8 @@
  * that the device was opened in. The host ignores them.
  *
  * Thread: any for every function, several at the same time; `close` must be the last call.
- * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open and close block,
- * and the first rotate; no other function blocks.
+ * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open, close and the
+ * first rotate block; no other function does.
  */
 
 struct tierce__device;
@@ -81,6 +81,9 @@ struct tierce__device_keys {
     uint32_t heads; /* 1 .. TIERCE__DEVICE_HEADS_MAX */
     void *stream;   /* of the caller */
 };
+
+/* Whether keys are valid, as `rotate` requires. Errors: TIERCE_E_ARGUMENT. */
+TIERCE_MUSTUSE int tierce__device_check_keys(const struct tierce__device_keys *keys);
 
 /*
  * Files that are read into the device's own memory, without memory of the host:

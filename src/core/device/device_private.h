@@ -20,9 +20,6 @@ enum { TIERCE__DIRECTIONS = 2 };
 TIERCE_MUSTUSE int tierce__device_check(const struct tierce__device_copy *copy,
                                         enum tierce__direction direction);
 
-/* Checks the keys of a rotation. Errors: TIERCE_E_ARGUMENT. */
-TIERCE_MUSTUSE int tierce__device_check_keys(const struct tierce__device_keys *keys);
-
 /* The bytes of all cells of a row that was checked. */
 static inline uint64_t tierce__row_bytes(const struct tierce__device_copy *copy, size_t row)
 {

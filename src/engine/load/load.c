@@ -218,6 +218,9 @@ int tierce__load_rotate(struct tierce_load *load, const struct tierce__rotation 
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
     struct tierce__device_keys keys = {
         .rotation = rotation, .dtype = dtype, .rows = *rows, .tokens = tokens, .heads = heads};
+    int rc = tierce__device_check_keys(&keys);
+    if (rc < 0)
+        return rc;
     if (load->on_device)
         return tierce__load_device_rotate(load, &keys);
     tierce__rotate(rotation, dtype, rows, rows, tokens, heads);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/engine_config.h"
+#include "engine/load/load_rotate.h"
 #include "engine_fixture.h"
 #include "core/policy/policy.h"
 
@@ -157,6 +158,39 @@ START_TEST(layers_come_in_order_and_all_of_them)
     ck_assert_int_eq(tierce_load_end(load, origins), 0);
     ck_assert_uint_eq(origins[0], TIERCE_ORIGIN_FAILED);
     ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    tierce_load_abort(load);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(invalid_keys_are_not_rotated)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 9, 8, 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 8, fx_ids);
+    struct tierce_load *load;
+    uint8_t bytes[16] = {1, 2, 3}, before[16];
+    struct tierce__rotation rotation = {
+        .layout = {TIERCE__ROPE_NEOX, 8, 0, 8}, .pairs = 4, .delta = 5};
+    struct tierce__key_rows rows = {bytes, 16, 16}, none = {NULL, 16, 16};
+    memcpy(before, bytes, sizeof(bytes));
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_DTYPES, &rows, 1, 1),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &none, 1, 1),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 0),
+                     TIERCE_E_ARGUMENT);
+    rotation.pairs = TIERCE__ROPE_PAIRS_MAX + 1;
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 1),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_mem_eq(bytes, before, sizeof(bytes));
+    rotation.pairs = 4;
+    ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 1), 0);
+    ck_assert_mem_ne(bytes, before, sizeof(bytes));
     tierce_load_abort(load);
     tierce_chain_destroy(chain);
     fx_close(&fx);
@@ -612,14 +646,23 @@ START_TEST(opening_survives_every_failed_allocation)
 END_TEST
 
 CHECK_MAIN("engine", .seconds = 60,
-           .tests = {
-               what_was_stored_is_loaded, another_prompt_shares_only_its_prefix,
-               a_load_may_begin_inside_a_chunk, blocks_the_engine_holds_need_not_be_held,
-               layers_come_in_order_and_all_of_them, an_unfull_tail_is_kept_if_asked,
-               contracts_are_checked, no_block_is_named_twice, namespaces_and_shards_never_share,
-               a_flipped_bit_in_memory_fails_its_block_only,
-               every_flipped_header_byte_in_memory_is_a_miss, pinned_chunks_stay_others_leave,
-               pins_end_with_the_load_and_are_bounded, a_prompt_larger_than_memory_keeps_its_prefix,
-               equal_configurations_share_one_engine, every_policy_has_a_name_for_each_tier,
-               threads_share_an_engine, every_failed_allocation_is_survived,
-               opening_survives_every_failed_allocation})
+           .tests = {what_was_stored_is_loaded,
+                     another_prompt_shares_only_its_prefix,
+                     a_load_may_begin_inside_a_chunk,
+                     blocks_the_engine_holds_need_not_be_held,
+                     layers_come_in_order_and_all_of_them,
+                     invalid_keys_are_not_rotated,
+                     an_unfull_tail_is_kept_if_asked,
+                     contracts_are_checked,
+                     no_block_is_named_twice,
+                     namespaces_and_shards_never_share,
+                     a_flipped_bit_in_memory_fails_its_block_only,
+                     every_flipped_header_byte_in_memory_is_a_miss,
+                     pinned_chunks_stay_others_leave,
+                     pins_end_with_the_load_and_are_bounded,
+                     a_prompt_larger_than_memory_keeps_its_prefix,
+                     equal_configurations_share_one_engine,
+                     every_policy_has_a_name_for_each_tier,
+                     threads_share_an_engine,
+                     every_failed_allocation_is_survived,
+                     opening_survives_every_failed_allocation})
