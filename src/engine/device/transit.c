@@ -115,11 +115,12 @@ int tierce__transit_rotate(struct tierce__transit *transit, const struct tierce_
     const struct tierce__open_device *device = transit->device;
     struct tierce__device_keys mine = *keys;
     mine.stream = transit->stream;
-    int rc = transit->failed < 0 ? transit->failed : device->ops->has(device->device, mine.rows.at);
-    if (rc == 0)
-        return TIERCE_E_ARGUMENT;
-    if (rc > 0)
-        rc = device->ops->rotate(device->device, &mine);
+    if (transit->failed < 0)
+        return transit->failed;
+    int rc = device->ops->has(device->device, mine.rows.at);
+    if (rc <= 0) /* no key was rotated */
+        return rc == 0 ? TIERCE_E_ARGUMENT : rc == -EIO ? TIERCE_E_DOWN : rc;
+    rc = device->ops->rotate(device->device, &mine);
     /* The keys may be in the memory of the load, and their bytes are unknown. */
     return rc == -EIO || rc == -ECANCELED ? fail(transit, rc) : rc;
 }
