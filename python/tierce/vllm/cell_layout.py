@@ -20,6 +20,7 @@ class CellLayout:
         """block_strides: of the axes of a block in memory, if they have another order than block_shape."""
         heads, tokens, both = block_shape
         self.shape = tokens, heads, both // 2
+        self.head_stride = block_strides[0] if block_strides else tokens * both
         self.count = tokens * heads * both // 2  # of keys, and of values
         memory = torch.zeros(2 * self.count, dtype=dtype, device=device)
         block = memory.as_strided((1, *block_shape), (2 * self.count, *block_strides)) if block_strides else memory.view(
@@ -61,7 +62,7 @@ class CellLayout:
     def order(self, kernel_blocks: int = 1) -> str:
         """The order of the values of a cell of so many of these blocks, as src/core/codec/cell_order.h reads it. Raises
         Unsupported if there is none."""
-        keys, values = (axes_of(half) for half in self.where.view(2, *self.shape))
+        keys, values = (axes_of(half, self.head_stride) for half in self.where.view(2, *self.shape))
         step = int(self.where[self.count] - self.where[0])  # from the keys to the values
         if self.where[0] != 0 or step <= 0:
             raise no_order()
@@ -112,19 +113,21 @@ def digits_of(places: list[int]) -> list[tuple[int, int]]:
     return digits_of(places[::size]) + [(size, step)]
 
 
-def axes_of(where) -> list[tuple[str, int, int]]:
-    """Name, size and stride of each digit of the axes of [token][head][channel], the outermost first in memory."""
+def axes_of(where, head_stride: int) -> list[tuple[str, int, int]]:
+    """Name, size and stride of each digit of the axes of [token][head][channel], the outermost first in memory. A single
+    head is an axis too, so that ranks with one head and ranks with several state the same order. `where` does not show
+    its stride, so it has the stride of the block's axis."""
     out, sums = [], where[0, 0, 0]
     for axis, name in enumerate("thc"):
         places = where.movedim(axis, 0)[:, 0, 0]
         sums = sums + (places - places[0]).view([-1 if a == axis else 1 for a in range(3)])
-        digits = digits_of(places.tolist())
+        digits = digits_of(places.tolist()) or ([(1, head_stride)] if name == "h" else [])
         if sorted(digits, key=lambda digit: -digit[1]) != digits or (name == "h" and len(digits) > 1):
             raise no_order()
         out += [(name, *digit) for digit in digits]
     if not torch.equal(sums, where):
         raise no_order()
-    return sorted(out, key=lambda axis: -axis[2])
+    return sorted(out, key=lambda axis: (-axis[2], axis[1] == 1))  # as memory_order of heads.py
 
 
 def is_dense(axes) -> bool:

@@ -28,7 +28,7 @@ def flash(keys, values, cache, slots):
 
 def cpu(isa):
     def update(keys, values, cache, slots):
-        heads = cache.view(1, HEADS, 2 * TOKENS, CHANNELS).chunk(2, dim=2)
+        heads = cache.view(1, cache.shape[1], 2 * TOKENS, CHANNELS).chunk(2, dim=2)
         ops.cpu_attn_reshape_and_cache(keys, values, *heads, slots, isa)
 
     return update
@@ -43,24 +43,25 @@ def two_by_two(keys, values, cache, slots):
     flash(keys.unflatten(0, (TOKENS // 2, 2)).transpose(0, 1).flatten(0, 1), values, cache, slots)
 
 
-def caches(order, blocks=8, kernel_blocks=1):
+def caches(order, blocks=8, kernel_blocks=1, heads=HEADS):
     """A layer's paged memory; `order`: of the axes [block][head][token][content], the outermost first."""
-    shape = (blocks * kernel_blocks, HEADS, TOKENS, 2 * CHANNELS)
+    shape = (blocks * kernel_blocks, heads, TOKENS, 2 * CHANNELS)
     memory = torch.zeros([shape[axis] for axis in order], dtype=torch.bfloat16)
     return {"layers.0.attn": memory.permute([order.index(axis) for axis in range(4)])}
 
 
-def order(update, axes=(0, 1, 2, 3), kernel_blocks=1):
-    layers = caches(axes, kernel_blocks=kernel_blocks)
+def order(update, axes=(0, 1, 2, 3), kernel_blocks=1, heads=HEADS):
+    layers = caches(axes, kernel_blocks=kernel_blocks, heads=heads)
     return order_of({"layers.0.attn": attention(update)}, layers, Geometry.of(layers, 8))
 
 
-def test_orders_of_kernels():
-    assert order(flash) == "htkc64"
-    assert order(flash, (0, 2, 1, 3)) == "thkc64"
-    assert order(flash, kernel_blocks=2) == "tht32kc64"
-    assert order(cpu("vec")) == "hk.c64t.tc64"
-    assert order(cpu("vec"), kernel_blocks=2) == "thk.c64t32.t32c64"
+@pytest.mark.parametrize("heads", [HEADS, 1])  # a rank's, which tensor parallelism decides
+def test_orders_of_kernels(heads):
+    assert order(flash, heads=heads) == "htkc64"
+    assert order(flash, (0, 2, 1, 3), heads=heads) == "thkc64"
+    assert order(flash, kernel_blocks=2, heads=heads) == "tht32kc64"
+    assert order(cpu("vec"), heads=heads) == "hk.c64t.tc64"
+    assert order(cpu("vec"), kernel_blocks=2, heads=heads) == "thk.c64t32.t32c64"
 
 
 def test_kernels_without_such_an_order():
