@@ -10,6 +10,7 @@ import torch
 from .identity import Unsupported
 
 DIGIT = 128  # numbers below it are exact in every type
+ROW_MAX, CHANNELS_MAX, TEXT_MAX = 8192, 1024, 48  # src/core/codec/cell_order.h, beyond which C stores exact KV
 
 
 class CellLayout:
@@ -87,6 +88,10 @@ def order_of(attentions: dict, kv_caches: dict, geometry) -> str:
         raise Unsupported("the blocks of a layer do not consist of the keys and values of heads")
     if kernel_blocks > 1 and strides[0] != prod(shape[1:]):
         raise no_order()
+    heads, tokens = shape[-3], kernel_blocks * shape[-2]
+    if heads * size > ROW_MAX or size > CHANNELS_MAX or tokens < 2:
+        raise Unsupported(f"blocks of {tokens} tokens, each with {heads} heads of {size} channels; cachegen accepts at most "
+                          f"{ROW_MAX} channels of a token, {CHANNELS_MAX} of a head, and blocks of 2 tokens or more")
     try:
         layout = CellLayout(attentions[name], shape[-3:], cache.dtype, strides[-3:], cache.device)
     except Unsupported:
@@ -94,7 +99,10 @@ def order_of(attentions: dict, kv_caches: dict, geometry) -> str:
     except Exception as error:
         raise Unsupported(f"the attention kernels of {type(attentions[name].impl).__name__} cannot be called alone: "
                           f"{error!r}") from None
-    return layout.order(kernel_blocks)
+    order = layout.order(kernel_blocks)
+    if len(order) > TEXT_MAX:
+        raise no_order()
+    return order
 
 
 def no_order() -> Unsupported:

@@ -76,6 +76,15 @@ def test_kernels_without_such_an_order():
         order_of({"layers.0.attn": other}, layers, Geometry.of(layers, 8))
 
 
+def test_the_limits_of_the_codec():
+    assert order(flash, heads=8192 // CHANNELS) == "htkc64"
+    for shape in ((8192 // CHANNELS + 1, TOKENS, 2 * CHANNELS), (1, TOKENS, 2 * 1025), (HEADS, 1, 2 * CHANNELS)):
+        attentions = {"layers.0.attn": Thing(head_size=shape[-1] // 2)}
+        geometry = Thing(block_shape=shape, block_strides=(shape[1] * shape[2], shape[2], 1))
+        with pytest.raises(Unsupported, match="cachegen accepts at most 8192 channels of a token"):
+            order_of(attentions, {"layers.0.attn": None}, geometry)
+
+
 def test_a_layout_reads_what_was_written():
     keys, values = torch.randn(2, TOKENS, HEADS, CHANNELS).to(torch.bfloat16)
     block = torch.zeros(1, HEADS, TOKENS, 2 * CHANNELS, dtype=torch.bfloat16)
