@@ -31,7 +31,7 @@ struct recode {
     size_t level;
     uint64_t deadline_ns;
     uint64_t next_ns; /* when the next chunk may be read */
-    uint64_t done, in_form, gone, busy, full, failed;
+    uint64_t done, in_form, gone, busy, full, unread, failed;
     uint64_t raw[TIERCE__CODED_RAWS];
     uint64_t bytes_before, bytes_after; /* of those that were recoded */
     int status;                         /* of the last failure */
@@ -129,6 +129,10 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
         return NO_ELEMENT;
     uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
     struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, NULL, &rc);
+    if (raw == NULL && rc == TIERCE_E_FULL) { /* of a read: no key, or no memory to decode */
+        r->unread++;
+        return STAYS_RAW;
+    }
     if (raw == NULL)
         return rc;
     bool is_encrypted = coded_bytes > 0;
@@ -197,6 +201,9 @@ static void tell_all(struct tierce__chunk_order_outcome *out, const struct recod
     tell(out, r->raw[TIERCE__CODED_RAW_KEY],
          "stay as they are: there is no key to encrypt them (add one for their namespace, or for "
          "all, to encryption.key_file)");
+    tell(out, r->unread,
+         "stay as they are: they could not be read, because their key is missing (see "
+         "encryption_key_missing in the log) or there was no memory (repeat the command)");
     tell(out, r->full,
          "stay as they are: the disk has no free space for the new bytes (free space, and repeat "
          "the command)");

@@ -475,6 +475,11 @@ START_TEST(encrypted_chunks_are_compressed_by_order)
     ck_assert_uint_eq(recode(NULL, 0, true, "; 4 were compressed already; 2 stay uncompressed"), 0);
     restart(raw);
     ck_assert_int_eq(load_all(chain, 64), 0); /* they are encrypted still */
+    ck_assert_uint_eq(recode(NULL, 0, true,
+                             "; 4 were compressed already; 2 stay as they are: they could not be "
+                             "read, because their key is missing"),
+                      0);
+    ck_assert_uint_eq(recode(NULL, 0, false, "; 6 stay as they are: they could not be read"), 0);
     restart(encrypted);
     ck_assert_int_eq(load_all(chain, 64), 64);
     ck_assert_uint_gt(codec_stats().decoded_raw_bytes, codec_stats().decoded_bytes);
