@@ -35,6 +35,9 @@ extern char **environ;
 struct seen {
     struct timespec changed; /* ctime, which no copy preserves */
     bool is_young;           /* a later change may have the same time */
+    dev_t device;            /* another file may have the same time, too */
+    ino_t inode;
+    off_t bytes;
 };
 
 struct tierce__coded_keys {
@@ -224,6 +227,9 @@ static bool see(struct seen *out, const struct tierce__coded_keys *keys)
     if (stat(keys->file, &st) != 0)
         return false;
     *out = (struct seen){.changed = st.st_ctim,
+                         .device = st.st_dev,
+                         .inode = st.st_ino,
+                         .bytes = st.st_size,
                          .is_young = tierce__wall_s() <= (uint64_t)st.st_ctim.tv_sec + 1};
     return true;
 }
@@ -231,7 +237,8 @@ static bool see(struct seen *out, const struct tierce__coded_keys *keys)
 static bool is_same_change(const struct seen *now, const struct seen *before)
 {
     return now->changed.tv_sec == before->changed.tv_sec &&
-           now->changed.tv_nsec == before->changed.tv_nsec;
+           now->changed.tv_nsec == before->changed.tv_nsec && now->device == before->device &&
+           now->inode == before->inode && now->bytes == before->bytes;
 }
 
 static bool is_to_be_read(struct seen *now, const struct tierce__coded_keys *keys)

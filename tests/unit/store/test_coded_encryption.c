@@ -256,6 +256,49 @@ START_TEST(a_changed_file_of_keys_is_read_again)
 }
 END_TEST
 
+/* Two files with the same time of change, as a script makes them. A file system whose times are
+ * exact has none, so the number of attempts has a bound. */
+static void write_twins(const char *one, const char *two, struct stat *st)
+{
+    struct stat other;
+    for (int i = 0; i < 1000; i++) {
+        unlink(one); /* a kernel may give an exact time to a file whose time was read */
+        unlink(two);
+        write_keys(one, KEY_1, 1000);
+        write_keys(two, KEY_2, 1000);
+        ck_assert_int_eq(stat(one, st), 0);
+        ck_assert_int_eq(stat(two, &other), 0);
+        if (memcmp(&st->st_ctim, &other.st_ctim, sizeof(other.st_ctim)) == 0)
+            return;
+    }
+}
+
+START_TEST(a_link_to_another_file_is_a_change)
+{
+    char path[200], one[210], two[210], why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__seal_key key;
+    struct tierce__coded_keys *keys;
+    const uint8_t ns[TIERCE_HASH_BYTES] = {0};
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = path};
+    struct stat st;
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    snprintf(one, sizeof(one), "%s.1", path);
+    snprintf(two, sizeof(two), "%s.2", path);
+    write_twins(one, two, &st);
+    ck_assert_int_eq(symlink(one, path), 0);
+    WAIT_FOR(tierce__wall_s() > (uint64_t)st.st_ctim.tv_sec + 1); /* files are young no longer */
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    ck_assert(tierce__coded_keys_newest(keys, &key, ns) && key.number == 1);
+    unlink(path);
+    ck_assert_int_eq(symlink(two, path), 0);
+    ck_assert(tierce__coded_keys_newest(keys, &key, ns) && key.number == 2);
+    tierce__coded_keys_close(keys);
+    unlink(path);
+    unlink(one);
+    unlink(two);
+}
+END_TEST
+
 /* A reader whose file gets the new key after the first chunks with it. */
 START_TEST(a_key_that_comes_later_decrypts)
 {
@@ -409,9 +452,9 @@ END_TEST
 CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
            .tests = {keys_are_rotated, each_allocation_fails_once,
                      the_first_chunk_after_a_change_uses_the_new_key,
-                     a_changed_file_of_keys_is_read_again, a_command_that_fails_gives_no_keys,
-                     a_key_that_comes_later_decrypts, signals_reach_a_command,
-                     a_command_whose_status_is_lost_gives_no_keys,
+                     a_changed_file_of_keys_is_read_again, a_link_to_another_file_is_a_change,
+                     a_command_that_fails_gives_no_keys, a_key_that_comes_later_decrypts,
+                     signals_reach_a_command, a_command_whose_status_is_lost_gives_no_keys,
                      a_command_may_end_after_its_output, gets_are_answered_while_the_command_hangs,
                      a_command_that_hangs_is_ended_by_close},
            .loops = {{chunks_come_back, 0, 2}, {no_chunk_is_stored_in_the_clear, 0, 2}})
