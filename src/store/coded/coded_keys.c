@@ -208,7 +208,15 @@ static int load_file(struct tierce__seal_keys **out, const struct tierce__coded_
         snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "encryption.key_file: %.200s", fault);
         return rc;
     }
-    rc = parse(out, text, length, "encryption.key_file", why);
+    if (length > 0 && text[length - 1] != '\n') { /* words of half a line may have a meaning, too */
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES,
+                 "encryption.key_file: the last line of %.100s does not end with a newline, so a "
+                 "part of the file may be missing; end each line with one",
+                 keys->file);
+        rc = TIERCE_E_CONFIG;
+    } else {
+        rc = parse(out, text, length, "encryption.key_file", why);
+    }
     tierce__seal_wipe(text, length);
     tierce__free(text);
     return rc;

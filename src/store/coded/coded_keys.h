@@ -15,7 +15,8 @@
  * already have removed the old one. When a key is missing, a thread looks for a change, once a
  * second at most. The command runs at open, and again by the thread when a key is missing, once a
  * minute at most. A change of the file is logged. If the new keys cannot be read, the old ones
- * stay, and that is logged.
+ * stay, and that is logged. A file whose last line does not end cannot be read, because it may be
+ * half written.
  *
  * No call that decrypts waits for the thread: it uses the keys that are known, and later calls the
  * new ones. The thread starts when it is first needed.

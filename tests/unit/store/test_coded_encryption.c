@@ -256,6 +256,36 @@ START_TEST(a_changed_file_of_keys_is_read_again)
 }
 END_TEST
 
+/* A key that is for one namespace must not become one for all. */
+START_TEST(a_file_that_is_half_written_is_not_used)
+{
+    char path[200], why[TIERCE__CODED_KEYS_WHY_BYTES], *text = strdup(KEY_1 KEY_2);
+    struct tierce__seal_key key;
+    struct tierce__coded_keys *keys;
+    const uint8_t ns[TIERCE_HASH_BYTES] = {0};
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = path};
+    ck_assert_ptr_nonnull(text);
+    text[strlen(text) - 1] = '\0';
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    write_keys(path, KEY_1, 1000);
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    write_keys(path, text, 1000);
+    record_log(TIERCE_LOG_WARN);
+    ck_assert(tierce__coded_keys_newest(keys, &key, ns) && key.number == 1);
+    ck_assert_uint_eq(recorded_with("encryption_keys_unreadable", "does not end with a newline"),
+                      1);
+    write_keys(path, KEY_1 KEY_2, 1000);
+    ck_assert(tierce__coded_keys_newest(keys, &key, ns) && key.number == 2);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__coded_keys_close(keys);
+    write_keys(path, text, 1000);
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, path));
+    unlink(path);
+    free(text);
+}
+END_TEST
+
 /* Two files with the same time of change, as a script makes them. A file system whose times are
  * exact has none, so the number of attempts has a bound. */
 static void write_twins(const char *one, const char *two, struct stat *st)
@@ -453,8 +483,9 @@ CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .
            .tests = {keys_are_rotated, each_allocation_fails_once,
                      the_first_chunk_after_a_change_uses_the_new_key,
                      a_changed_file_of_keys_is_read_again, a_link_to_another_file_is_a_change,
-                     a_command_that_fails_gives_no_keys, a_key_that_comes_later_decrypts,
-                     signals_reach_a_command, a_command_whose_status_is_lost_gives_no_keys,
+                     a_file_that_is_half_written_is_not_used, a_command_that_fails_gives_no_keys,
+                     a_key_that_comes_later_decrypts, signals_reach_a_command,
+                     a_command_whose_status_is_lost_gives_no_keys,
                      a_command_may_end_after_its_output, gets_are_answered_while_the_command_hangs,
                      a_command_that_hangs_is_ended_by_close},
            .loops = {{chunks_come_back, 0, 2}, {no_chunk_is_stored_in_the_clear, 0, 2}})
