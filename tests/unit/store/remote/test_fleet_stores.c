@@ -675,7 +675,7 @@ START_TEST(a_connector_that_opens_slowly)
     ck_assert_int_eq(put(&fast, 1, 10), 0);
     ck_assert_int_eq(connector_call_wait(&call), TIERCE_E_DEADLINE);
     ck_assert_uint_ge(tierce__now_ns() - begun_ns, 200000000);
-    ck_assert_uint_ge(atomic_load(&agent.connections), 1);
+    WAIT_FOR(atomic_load(&agent.connections) >= 1);
     /* One that waits when the storage goes, and one when all is closed. */
     call.req.deadline_ns = TIERCE__DEADLINE_NEVER;
     atomic_store(&call.done_count, 0);
