@@ -406,16 +406,18 @@ TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct
  * writes them to the engine's memory. If memory.size cannot hold all chunks of the load at a time,
  * the first call writes all layers. Blocks that fail are remembered.
  *
- * Layers may have the same base: then each layer overwrites the one before, and the caller uses it
- * before the next call. Chunks whose layers must be written together fail in such a load: all
- * chunks of a load that memory.size cannot hold, and chunks that disk.gpu_direct reads.
+ * Layers may have the same base. Each layer then overwrites the previous one, so the caller must
+ * use a layer before it loads the next. Chunks whose layers must be written together fail in such a
+ * load: chunks that disk.gpu_direct reads, and all chunks if memory.size cannot hold them at a time
+ * beside the chunks of other loads. In the latter case, the first call returns
+ * TIERCE_E_UNSUPPORTED.
  *
  * If the memory is that of a GPU, the call enqueues the copies behind the work of the caller's
  * stream. Work that is enqueued on this stream later comes behind the copies, so that the engine
  * may enqueue the layer's kernels at once. The bytes are verified at the end.
  *
- * Errors: TIERCE_E_ARGUMENT, TIERCE_E_UNSUPPORTED (the stream is being captured into a graph; all
- * blocks have failed).
+ * Errors: TIERCE_E_ARGUMENT, TIERCE_E_UNSUPPORTED (the stream is being captured into a graph, or
+ * the layers have the same base and memory.size cannot hold all chunks; all blocks have failed).
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_layer(struct tierce_load *load, uint32_t layer);
 
@@ -434,7 +436,7 @@ TIERCE_API int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins);
  * tierce_load_end for a GPU. */
 TIERCE_API void tierce_load_abort(struct tierce_load *load);
 
-/* begin, every layer, end. Returns the blocks loaded or begin's error. */
+/* begin, every layer, end. Returns the blocks loaded, or the error of begin or of a layer. */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_load(struct tierce_view *view,
                                               const struct tierce_transfer_opts *opts,
                                               uint8_t *origins);

@@ -135,6 +135,10 @@ static PyObject *load_layer(PyObject *self, PyObject *arg)
     rc = tierce_load_layer(l->load, layer);
     Py_END_ALLOW_THREADS
     l->busy = false;
+    if (rc == TIERCE_E_UNSUPPORTED)
+        return tierce__core_raise(
+            rc, "the stream is being captured into a graph, or memory.size cannot hold all chunks "
+                "of the load, whose layers have the same address");
     return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 

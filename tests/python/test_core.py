@@ -120,6 +120,32 @@ def test_store_and_load(engine):
         assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
 
 
+def store_on_disk(cell, disk):
+    """32 blocks. The engine ends with the last object that refers to it."""
+    engine = open_engine(**disk)
+    paged = Paged(engine, cell)
+    store = paged.view.store_begin(paged.chain(), 32, IDS)
+    for layer in range(2):
+        store.layer(layer)
+    assert store.end() == 32
+    assert engine.flush(60000)
+
+
+def test_layers_with_the_same_address_require_memory_for_all_chunks(tmp_path):
+    cell, disk = 1 << 15, {"disk.path": str(tmp_path / "store")}
+    store_on_disk(cell, disk)
+    engine = open_engine(**{"memory.size": "1MiB"}, **disk)
+    paged = Paged(engine, cell)
+    chain = paged.chain()
+    assert paged.view.lookup(chain, 0, 32, 0, 0)[0] == 32
+    paged.view.set_paged(paged.where[0][:1] * 2, [cell, cell], BLOCKS)
+    load = paged.view.load_begin(chain, 0, 32, IDS)
+    with pytest.raises(core.Error, match="same address"):
+        load.layer(0)
+    load.abort()
+    engine.close()
+
+
 ROTATION = "bfloat16", 64, '{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, \
 "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}', True, -77
 

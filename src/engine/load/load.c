@@ -150,6 +150,12 @@ static void move_together(struct tierce_load *load, uint32_t layer)
     }
 }
 
+void tierce__load_fail(struct tierce_load *load)
+{
+    for (size_t i = 0; i < load->lease->count; i++)
+        tierce__scatter_fail(&load->scatter, i);
+}
+
 bool tierce__load_is_late(const struct tierce_load *load)
 {
     uint64_t over_ns = load->lease->over_ns;
@@ -161,8 +167,8 @@ bool tierce__load_is_late(const struct tierce_load *load)
 static void fail_if_over(struct tierce_load *load)
 {
     TIERCE_DASSERT(!load->lease->is_too_large);
-    for (size_t i = 0; tierce__load_is_late(load) && i < load->lease->count; i++)
-        tierce__scatter_fail(&load->scatter, i);
+    if (tierce__load_is_late(load))
+        tierce__load_fail(load);
 }
 
 /* Writes all layers of one chunk after the other, so that memory has to hold only a few chunks at a
@@ -170,10 +176,9 @@ static void fail_if_over(struct tierce_load *load)
 static void load_through(struct tierce_load *load)
 {
     TIERCE_DASSERT(load->lease->is_too_large);
-    TIERCE_DASSERT(load->next_layer == 1);
-    bool is_possible = !tierce__scatter_overlaps(&load->scatter);
+    TIERCE_DASSERT(load->next_layer == 1 && !tierce__scatter_overlaps(&load->scatter));
     for (size_t i = 0; i < load->lease->count; i++) {
-        if (!is_possible || !load->ops->take(load->lease, i)) {
+        if (!load->ops->take(load->lease, i)) {
             tierce__scatter_fail(&load->scatter, i);
             continue;
         }
@@ -185,6 +190,13 @@ static void load_through(struct tierce_load *load)
     }
 }
 
+/* The layers of such a load would have to be written together, and overwrite one another. The
+ * caller learns it before the first layer, and not at the end. */
+static bool is_impossible(const struct tierce_load *load)
+{
+    return load->lease->is_too_large && tierce__scatter_overlaps(&load->scatter);
+}
+
 int tierce_load_layer(struct tierce_load *load, uint32_t layer)
 {
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
@@ -192,6 +204,10 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
         return TIERCE_E_ARGUMENT;
     load->next_layer++;
     TIERCE_DASSERT(load->next_layer <= load->view->part.layer_count);
+    if (layer == 0 && is_impossible(load)) {
+        tierce__load_fail(load);
+        return TIERCE_E_UNSUPPORTED;
+    }
     if (load->on_device)
         return tierce__load_device_layer(load, layer);
     if (load->lease->is_too_large) {
@@ -323,7 +339,7 @@ int64_t tierce_load(struct tierce_view *view, const struct tierce_transfer_opts 
         rc = tierce_load_layer(load, layer);
     if (rc == 0)
         return tierce_load_end(load, origins);
-    TIERCE_ASSERT(rc == TIERCE_E_UNSUPPORTED); /* the stream is being captured */
+    TIERCE_ASSERT(rc == TIERCE_E_UNSUPPORTED); /* the stream is being captured, or is_impossible */
     tierce_load_abort(load);
     return rc;
 }

@@ -8,12 +8,6 @@
 #include "engine/device/devices.h"
 #include "engine/view.h"
 
-static void fail_all(struct tierce_load *load)
-{
-    for (size_t i = 0; i < load->lease->count; i++)
-        tierce__scatter_fail(&load->scatter, i);
-}
-
 int tierce__load_device_begin(struct tierce_load *load, const struct tierce_transfer_opts *opts)
 {
     struct tierce__open_device *device;
@@ -33,7 +27,7 @@ int tierce__load_device_begin(struct tierce_load *load, const struct tierce_tran
         return tierce__transit_create(&load->transit, device, &what);
     if (rc != -EAGAIN && rc != TIERCE_E_DOWN)
         return rc;
-    fail_all(load);
+    tierce__load_fail(load);
     return 0;
 }
 
@@ -66,7 +60,7 @@ static int enqueue(struct tierce_load *load, size_t count)
 {
     int rc = tierce__transit_scatter(load->transit, count);
     if (rc < 0)
-        fail_all(load);
+        tierce__load_fail(load);
     return rc == TIERCE_E_UNSUPPORTED ? rc : 0; /* other failures are misses */
 }
 
@@ -109,11 +103,11 @@ static int pass_chunk(struct tierce_load *load, size_t i, bool *is_over)
  * have ended. After a failure, all remaining chunks fail. */
 static int pass_chunks(struct tierce_load *load)
 {
-    bool is_over = true, is_possible = !tierce__scatter_overlaps(&load->scatter);
+    bool is_over = true;
     int rc = 0;
+    TIERCE_DASSERT(!tierce__scatter_overlaps(&load->scatter));
     for (size_t i = 0; i < load->lease->count; i++) {
-        if (!is_possible || !is_over || load->transit->failed < 0 ||
-            !load->ops->take(load->lease, i)) {
+        if (!is_over || load->transit->failed < 0 || !load->ops->take(load->lease, i)) {
             tierce__scatter_fail(&load->scatter, i);
             continue;
         }
@@ -141,7 +135,7 @@ static int pass_direct_chunks(struct tierce_load *load)
     }
     if (!is_over) { /* nothing more is enqueued behind late copies */
         load->transit->failed = TIERCE_E_DEADLINE;
-        fail_all(load);
+        tierce__load_fail(load);
     }
     return rc;
 }
@@ -188,7 +182,7 @@ bool tierce__load_device_end(struct tierce_load *load)
     if (is_good)
         learn(load, 0);
     if (!is_good || tierce__load_is_late(load))
-        fail_all(load);
+        tierce__load_fail(load);
     if (is_over) { /* before the lease ends, because the end may release the device */
         tierce__transit_free(transit);
         load->transit = NULL;

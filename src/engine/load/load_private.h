@@ -32,6 +32,9 @@ void tierce__load_free(struct tierce_load *load);
 /* Waits until a layer of a chunk is in memory and its header is good. */
 bool tierce__load_is_ready(struct tierce_load *load, size_t i, uint32_t layer);
 
+/* No block of it is loaded. */
+void tierce__load_fail(struct tierce_load *load);
+
 /* Whether the leased memory may have been reused since. */
 bool tierce__load_is_late(const struct tierce_load *load);
 
