@@ -54,12 +54,14 @@ struct disk_read {
     struct tierce__key key;
     size_t level;
     uint64_t bytes; /* of the object, in the form that is read */
+    bool has_other; /* as in struct place */
 };
 
 /* Where a chunk is, apart from memory. */
 struct place {
     size_t level;
     struct tierce__storage_form form;
+    bool has_other; /* memory has it, in another form than the call names */
 };
 
 static struct tierce__peer_keeper *keeper_of(struct tierce__keeper *keeper)
@@ -123,6 +125,17 @@ static void answer_outside(struct tierce__peer_keeper *k, struct tierce__keeper_
     tierce__lock_drop(&k->lock);
     call->status = TIERCE_E_FORMAT;
     call->done(call);
+}
+
+/* No tier has delivered the form that the call names. If memory has another one, the reader must
+ * begin again with that: after a miss it would forget this host. */
+static void answer_without(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
+                           int status, bool has_other)
+{
+    if (has_other && for_reader(status) == TIERCE_E_MISS)
+        answer_outside(k, call);
+    else
+        answer(k, call, status, NULL);
 }
 
 /* ---- reads from disk ------------------------------------------------------------------------- */
@@ -208,7 +221,7 @@ static void end_read(struct disk_read *read, int status)
     struct tierce__peer_keeper *k = read->keeper;
     struct tierce__keeper_call *call = read->call;
     struct tierce__buf *buf = read->req.buf;
-    bool carries = read->req.carries;
+    bool carries = read->req.carries, has_other = read->has_other;
     const struct tierce__keeper_lease lease = {.data = buf->data,
                                                .from = carries ? read->req.offset : 0,
                                                .bytes = read->bytes,
@@ -217,7 +230,7 @@ static void end_read(struct disk_read *read, int status)
     tierce__free(read);
     if (status != 0) {
         tierce__buf_release(buf);
-        answer(k, call, status, NULL);
+        answer_without(k, call, status, has_other);
         return;
     }
     tierce__lock_take(&k->lock);
@@ -291,11 +304,16 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
     }
     struct disk_read *read = tierce__alloc(sizeof(*read));
     if (read == NULL) {
-        answer(k, call, -ENOMEM, NULL);
+        answer_without(k, call, -ENOMEM, place->has_other);
         return;
     }
-    *read = (struct disk_read){
-        .req = req, .keeper = k, .call = call, .key = *key, .level = place->level, .bytes = bytes};
+    *read = (struct disk_read){.req = req,
+                               .keeper = k,
+                               .call = call,
+                               .key = *key,
+                               .level = place->level,
+                               .bytes = bytes,
+                               .has_other = place->has_other};
     read->req.keys = &read->key;
     read->req.done = has_read;
     read->req.arg = read;
@@ -358,15 +376,15 @@ static bool has_space(struct tierce__keeper *keeper, const struct tierce_plugin_
     return is_our_space(space);
 }
 
-/* The chunk in memory, unless the reader has begun with another form of it (*is_other): a slower
+/* The chunk in memory, unless the reader has begun with another form of it (*has_other): a slower
  * tier may still have that one. */
 static struct tierce__buf *lease_form(struct tierce__peer_keeper *k,
                                       const struct tierce__keeper_call *call,
-                                      const struct tierce__key *key, bool *is_other)
+                                      const struct tierce__key *key, bool *has_other)
 {
     struct tierce__buf *buf = tierce__storage_lease(k->engine, key);
-    *is_other = buf != NULL && call->total != 0 && call->total != buf->bytes;
-    if (!*is_other)
+    *has_other = buf != NULL && call->total != 0 && call->total != buf->bytes;
+    if (!*has_other)
         return buf;
     tierce__buf_release(buf);
     return NULL;
@@ -378,18 +396,17 @@ static void find(struct tierce__keeper *keeper, struct tierce__keeper_call *call
     struct tierce__buf *buf = NULL;
     struct tierce__key key;
     struct place place = {0};
-    bool is_other = false;
     int rc = parse(k, &key, &call->space, &call->name);
     if (rc == 0)
-        buf = lease_form(k, call, &key, &is_other);
+        buf = lease_form(k, call, &key, &place.has_other);
     if (rc == 0 && buf == NULL)
         rc = find_disk(k, &key, &place);
     if (rc == 0 && buf == NULL)
         read_disk(k, call, &key, &place);
-    else if (rc == TIERCE_E_MISS && is_other)
-        answer_outside(k, call);
+    else if (rc != 0)
+        answer_without(k, call, rc, place.has_other);
     else
-        answer(k, call, rc, buf);
+        answer(k, call, 0, buf);
 }
 
 static void release(struct tierce__keeper *keeper, struct tierce__keeper_lease *lease)

@@ -44,6 +44,8 @@ static void answer(struct passage *p)
     outer->found = p->inner.found;
     outer->lent = p->inner.lent;
     outer->object_bytes = p->inner.object_bytes;
+    outer->coded_bytes = p->inner.coded_bytes;
+    outer->stored = p->inner.stored;
     outer->recalled = p->inner.recalled;
     outer->repeats = p->inner.repeats;
     outer->connected = p->inner.connected;

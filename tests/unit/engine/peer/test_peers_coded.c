@@ -159,13 +159,23 @@ static void close_both(void)
 
 /* ---- what is sent ---------------------------------------------------------------------------- */
 
-static struct tierce__key first_key(void)
+/* The key of the first chunk, in an engine. */
+static struct tierce__key first_key(unsigned engine)
 {
     struct tierce_chain *chain = fx_chain(&fx[0], 1, CHAIN_BLOCKS, 0);
-    struct tierce__key key = fx[1].inner->key;
+    struct tierce__key key = fx[engine].inner->key;
     memcpy(key.hash, tierce_chain_hash(chain, FX_CHUNK_BLOCKS - 1), sizeof(key.hash));
     tierce_chain_destroy(chain);
     return key;
+}
+
+static void name_first(unsigned engine, char name[TIERCE__KEY_TEXT_BYTES])
+{
+    const struct tierce__key key = first_key(engine);
+    ck_assert_int_gt(tierce__key_text_format(
+                         name, tierce__namespaces_digest(fx[engine].engine->namespaces, key.ns),
+                         &key.shard, key.hash),
+                     0);
 }
 
 /* A range of the first chunk of engine 0, without the length of its object. */
@@ -173,7 +183,6 @@ static int ask_for(uint64_t offset, uint64_t length)
 {
     struct tierce__transfer_link *link;
     struct tierce__peers_self *self = tierce__peers_self_of(fx[1].engine->peers);
-    const struct tierce__key key = first_key();
     char address[TIERCE__PEER_ADDRESS_BYTES], name[TIERCE__KEY_TEXT_BYTES];
     char secret[TIERCE__PEERS_SECRET_BYTES];
     uint8_t bytes[TIERCE__CHUNK_ALIGN];
@@ -181,10 +190,7 @@ static int ask_for(uint64_t offset, uint64_t length)
     int32_t slot;
     ck_assert(tierce__peers_self_get(self, &session, &slot, secret));
     tierce__peer_server_address(tierce__peers_server(fx[0].engine->peers), address);
-    ck_assert_int_gt(
-        tierce__key_text_format(name, tierce__namespaces_digest(fx[1].engine->namespaces, key.ns),
-                                &key.shard, key.hash),
-        0);
+    name_first(1, name);
     const struct tierce_plugin_name text = {name, strlen(name)};
     const struct tierce__link_get get = {
         .name = &text, .memory = bytes, .offset = offset, .length = length};
@@ -248,7 +254,7 @@ END_TEST
 static int read_range(struct tierce__buf *buf, uint64_t from, uint64_t to)
 {
     struct tierce__tier *tier = fx[1].engine->levels[PEERS_LEVEL].tier;
-    const struct tierce__key key = first_key();
+    const struct tierce__key key = first_key(1);
     _Atomic bool is_done = false;
     struct tierce__store_req req = {.op = TIERCE__STORE_GET,
                                     .deadline_ns = tierce__deadline_in_ms(LIMIT_MS),
@@ -269,7 +275,7 @@ static void expect_chunk(const struct tierce__buf *buf)
 {
     struct tierce__chunk_info info;
     ck_assert_int_eq(tierce__chunk_parse(&info, buf->data, buf->bytes), 0);
-    ck_assert_mem_eq(info.hash, first_key().hash, sizeof(info.hash));
+    ck_assert_mem_eq(info.hash, first_key(1).hash, sizeof(info.hash));
     ck_assert_uint_eq(tierce__chunk_verify_cells(buf->data, &info), 0);
 }
 
@@ -297,6 +303,62 @@ START_TEST(a_coded_chunk_is_raw_when_its_rest_is_read)
     expect_chunk(buf);
     tierce__buf_release(buf);
     close_both();
+}
+END_TEST
+
+static void on_found(struct tierce__keeper_call *call)
+{
+    atomic_store((_Atomic bool *)call->arg, true);
+}
+
+/* Asks a keeper of engine 0 for the beginning of the first chunk, as an object of a length. */
+static int find_form(struct tierce__keeper *keeper, uint64_t total)
+{
+    char name[TIERCE__KEY_TEXT_BYTES];
+    _Atomic bool is_done = false;
+    name_first(0, name);
+    struct tierce__keeper_call call = {
+        .space = {TIERCE__PEER_SPACE_STORED, strlen(TIERCE__PEER_SPACE_STORED)},
+        .name = {name, strlen(name)},
+        .length = TIERCE__CHUNK_ALIGN,
+        .total = total,
+        .deadline_ns = tierce__deadline_in_ms(LIMIT_MS),
+        .done = on_found,
+        .arg = &is_done};
+    keeper->ops->find(keeper, &call);
+    WAIT_FOR(atomic_load(&is_done));
+    if (call.status == 0)
+        keeper->ops->release(keeper, &call.lease);
+    return call.status;
+}
+
+/* The chunk is raw in memory, and the tier that has the coded one fails, or its lookup does: the
+ * answer is not a miss, so the reader begins again here. */
+START_TEST(a_tier_that_fails_is_not_a_miss_of_a_chunk_in_memory)
+{
+    const struct tierce__peer_keeper_opts opts = {.size = sizeof(opts)};
+    enum tierce__store_op op = _i == 0 ? TIERCE__STORE_GET : TIERCE__STORE_LOOKUP;
+    struct tierce__storage_form form;
+    struct tierce__peer_keeper *keeper;
+    fx_open(&fx[0], true, lossless);
+    store(0, 1);
+    const struct tierce__key key = first_key(0);
+    ck_assert_int_eq(
+        tierce__storage_measure(fx[0].engine, 1, &key, tierce__deadline_in_ms(LIMIT_MS), &form), 0);
+    ck_assert_uint_gt(form.coded_bytes, 0);
+    struct tierce__tier *fault = fx_wrap(&fx[0], 1);
+    ck_assert_int_eq(tierce__peer_keeper_create(&keeper, fx[0].engine, &opts), 0);
+    struct tierce__keeper *base = tierce__peer_keeper_get(keeper);
+    ck_assert_int_eq(find_form(base, form.coded_bytes), 0);
+    silence_log();
+    tierce__fault_set(fault, op,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    ck_assert_int_eq(find_form(base, form.coded_bytes), TIERCE_E_FORMAT);
+    ck_assert_int_eq(find_form(base, form.bytes), 0);
+    tierce__fault_set(fault, op, NULL);
+    tierce__peer_keeper_destroy(keeper);
+    fx_close(&fx[0]);
+    fx_remove(&fx[0]);
 }
 END_TEST
 
@@ -378,5 +440,6 @@ CHECK_MAIN("peers_coded", .seconds = 120,
                      a_coded_chunk_is_raw_when_its_rest_is_read,
                      a_raw_chunk_is_coded_when_its_rest_is_read},
            .loops = {{chunks_are_sent_as_they_are_stored, 0, 2},
+                     {a_tier_that_fails_is_not_a_miss_of_a_chunk_in_memory, 0, 2},
                      {damage_is_found_before_it_is_decoded, 0, 2},
                      {engines_of_earlier_versions_get_and_send_raw_chunks, 0, 2}})
