@@ -286,11 +286,18 @@ static bool is_carried(const struct tierce__peer_keeper *k, const struct tierce_
            is_space(&call->space, TIERCE__PEER_SPACE_STORED);
 }
 
+/* The length of the object that is sent from there. */
+static uint64_t sent_bytes(const struct tierce__peer_keeper *k,
+                           const struct tierce__keeper_call *call, const struct place *place)
+{
+    return is_carried(k, call, place) ? place->form.coded_bytes : place->form.bytes;
+}
+
 static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
                       const struct tierce__key *key, const struct place *place)
 {
     bool carries = is_carried(k, call, place);
-    uint64_t bytes = carries ? place->form.coded_bytes : place->form.bytes;
+    uint64_t bytes = sent_bytes(k, call, place);
     struct tierce__store_req req = {.op = TIERCE__STORE_GET,
                                     .deadline_ns = call->deadline_ns,
                                     .key_count = 1,
@@ -349,22 +356,26 @@ static int parse(struct tierce__peer_keeper *k, struct tierce__key *key,
     return tierce__smalls_is_page(key) ? TIERCE_E_MISS : 0;
 }
 
-/* The fastest of the slower tiers of this host that has the chunk. Errors: TIERCE_E_MISS; those of
- * a tier, if none of them has it. The deadline is not the reader's, which would count against the
+/* The fastest of the slower tiers of this host that has the chunk in the form that the call names,
+ * or else the fastest that has it. `call` NULL: in any form. Errors: TIERCE_E_MISS; those of a
+ * tier, if none of them has it. The deadline is not the reader's, which would count against the
  * tier; no device is awaited. */
-static int find_disk(struct tierce__peer_keeper *k, const struct tierce__key *key,
-                     struct place *place)
+static int find_disk(struct tierce__peer_keeper *k, const struct tierce__keeper_call *call,
+                     const struct tierce__key *key, struct place *place)
 {
     int rc = TIERCE_E_MISS;
     uint64_t deadline_ns = tierce__deadline_in_ms(LOOKUP_MS);
-    for (size_t i = 1; i < k->engine->level_count; i++) {
+    bool is_named = false;
+    for (size_t i = 1; i < k->engine->level_count && !is_named; i++) {
+        struct place it = {.level = i, .has_other = place->has_other};
         if (k->engine->levels[i].health.shared)
             continue;
-        int answer = tierce__storage_measure(k->engine, i, key, deadline_ns, &place->form);
-        place->level = i;
+        int answer = tierce__storage_measure(k->engine, i, key, deadline_ns, &it.form);
         if (answer == 0)
-            return 0;
-        if (answer != TIERCE_E_MISS)
+            is_named = call == NULL || call->total == 0 || call->total == sent_bytes(k, call, &it);
+        if (answer == 0 && (rc != 0 || is_named))
+            *place = it;
+        if (answer == 0 || (rc != 0 && answer != TIERCE_E_MISS))
             rc = answer;
     }
     return rc;
@@ -400,7 +411,7 @@ static void find(struct tierce__keeper *keeper, struct tierce__keeper_call *call
     if (rc == 0)
         buf = lease_form(k, call, &key, &place.has_other);
     if (rc == 0 && buf == NULL)
-        rc = find_disk(k, &key, &place);
+        rc = find_disk(k, call, &key, &place);
     if (rc == 0 && buf == NULL)
         read_disk(k, call, &key, &place);
     else if (rc != 0)
@@ -426,12 +437,12 @@ static int measure(struct tierce__keeper *keeper, const struct tierce_plugin_nam
     struct tierce__peer_keeper *k = keeper_of(keeper);
     struct tierce__buf *buf = NULL;
     struct tierce__key key;
-    struct place place;
+    struct place place = {0};
     int rc = parse(k, &key, space, name);
     if (rc == 0)
         buf = tierce__storage_lease(k->engine, &key);
     if (rc == 0 && buf == NULL)
-        rc = find_disk(k, &key, &place);
+        rc = find_disk(k, NULL, &key, &place);
     if (rc == 0)
         *bytes = buf != NULL ? buf->bytes : place.form.bytes;
     tierce__buf_release(buf);

@@ -384,6 +384,29 @@ START_TEST(a_raw_chunk_is_coded_when_its_rest_is_read)
 }
 END_TEST
 
+/* The first range is in memory; after its eviction there, the fastest tier has the coded chunk, and
+ * the disk still has the raw one. */
+START_TEST(a_raw_chunk_is_read_on_from_a_slower_tier)
+{
+    struct tierce__buf *buf;
+    open_both(true, coded_memory);
+    const uint64_t end = fx[1].inner->full.extent.object_bytes, page = TIERCE__CHUNK_ALIGN;
+    ck_assert_int_eq(tierce__pool_alloc(fx[1].engine->pool, &buf, end), 0);
+    ck_assert_int_eq(load(0, 1, 0), CHAIN_BLOCKS); /* into memory */
+    ck_assert_int_eq(read_range(buf, 0, 2 * page), 0);
+    ck_assert_uint_eq(kept(0).memory_hits, 1);
+    WAIT_FOR(memory_is_empty(0));
+    ck_assert_uint_gt(holder_codec().encoded_chunks, 0);
+    ck_assert_int_eq(read_range(buf, 2 * page, end), 0);
+    ck_assert_uint_eq(kept(0).lengths, 0);
+    ck_assert_uint_eq(kept(0).disk_hits, 1);
+    ck_assert_uint_eq(kept(0).coded_hits, 0);
+    expect_chunk(buf);
+    tierce__buf_release(buf);
+    close_both();
+}
+END_TEST
+
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 /* A range that is damaged once is read again; one that always is, is a miss, and is not read again
@@ -438,7 +461,8 @@ END_TEST
 CHECK_MAIN("peers_coded", .seconds = 120,
            .tests = {encrypted_chunks_are_not_sent_as_they_are_stored,
                      a_coded_chunk_is_raw_when_its_rest_is_read,
-                     a_raw_chunk_is_coded_when_its_rest_is_read},
+                     a_raw_chunk_is_coded_when_its_rest_is_read,
+                     a_raw_chunk_is_read_on_from_a_slower_tier},
            .loops = {{chunks_are_sent_as_they_are_stored, 0, 2},
                      {a_tier_that_fails_is_not_a_miss_of_a_chunk_in_memory, 0, 2},
                      {damage_is_found_before_it_is_decoded, 0, 2},
