@@ -25,6 +25,10 @@
 
 /* No coded object is shorter than this: a header and a table, of a page each at least. */
 #define HEAD_BYTES (2 * TIERCE__CHUNK_ALIGN)
+/* Other engines admit and count the beginning of a chunk, so that of a usual model is read at once
+ * from them; LONG_BYTES: chunks whose coded object is hardly ever shorter than that. */
+#define FORM_HEAD_BYTES (64ull << 10)
+#define LONG_BYTES      (4 * FORM_HEAD_BYTES)
 
 static void begin(struct tierce__coded_download *g);
 static void settle(struct tierce__coded_download *g);
@@ -249,6 +253,13 @@ static void has_guessed(struct tierce__store_req *inner)
 
 static void read_head(struct tierce__coded_download *g, uint64_t bytes);
 
+/* How many bytes of the beginning to read, without those of layers. */
+static uint64_t first_bytes(const struct tierce__coded_connector *c,
+                            const struct tierce__store_req *req)
+{
+    return c->has_forms && req->buf->bytes >= LONG_BYTES ? FORM_HEAD_BYTES : HEAD_BYTES;
+}
+
 /* The object is raw. The beginning is the whole range, or the range follows. */
 static void is_raw(struct tierce__coded_download *g, bool has_range)
 {
@@ -300,7 +311,9 @@ static void has_read_head(struct tierce__store_req *inner)
         return;
     }
     if (status == TIERCE_E_FORMAT && bytes > HEAD_BYTES) {
-        read_head(g, HEAD_BYTES); /* it is shorter than the range, as coded objects are */
+        uint64_t first = first_bytes(g->connector, g->req);
+        /* It is shorter than the range, as coded objects are. */
+        read_head(g, bytes > first ? first : HEAD_BYTES);
         return;
     }
     if (status == TIERCE_E_FORMAT) {
@@ -362,15 +375,17 @@ static uint64_t head_bytes(const struct tierce__coded_connector *c,
                            const struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&c->lock);
-    if (req->offset != 0 || req->length < HEAD_BYTES)
+    const uint64_t first = first_bytes(c, req);
+    if (req->length < HEAD_BYTES)
         return HEAD_BYTES;
+    if (req->offset != 0)
+        return first;
     if (!c->sees_coded)
         return req->length;
     uint64_t bytes = c->needed;
     if (req->length < req->buf->bytes) /* layers differ a little in length */
         bytes += tierce__round_up(bytes / 32, TIERCE__CHUNK_ALIGN);
-    return c->asked == req->length && bytes > HEAD_BYTES && bytes < req->length ? bytes
-                                                                                : HEAD_BYTES;
+    return c->asked == req->length && bytes > first && bytes < req->length ? bytes : first;
 }
 
 /* ---- whole objects --------------------------------------------------------------------------- */

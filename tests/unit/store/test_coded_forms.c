@@ -133,6 +133,64 @@ START_TEST(objects_longer_than_the_buffer_are_rejected)
 }
 END_TEST
 
+/* A raw chunk of a usual model: its header and the table of its layers have 12 KiB. *bytes: its
+ * length. The caller frees it. */
+static uint8_t *make_long(uint64_t *bytes)
+{
+    enum { LAYERS = 32, BLOCKS = 16 };
+    static uint32_t cells[LAYERS];
+    uint8_t hashes[BLOCKS * TIERCE_HASH_BYTES] = {0};
+    struct tierce_namespace ns = coded_fields("bfloat16", "");
+    for (size_t i = 0; i < LAYERS; i++)
+        cells[i] = 1024;
+    ns.layer_count = LAYERS;
+    ns.cell_bytes = cells;
+    ns.chunk_blocks = BLOCKS;
+    coded_name(&s, &ns);
+    struct tierce__chunk_info info = coded_info(&s, 0);
+    info.geometry = (struct tierce__geometry){
+        .layer_count = LAYERS, .cell_bytes = cells, .block_tokens = 16, .block_count = BLOCKS};
+    ck_assert_int_eq(tierce__chunk_extent(&info.extent, &info.geometry), 0);
+    memcpy(hashes + (BLOCKS - 1) * TIERCE_HASH_BYTES, info.hash, TIERCE_HASH_BYTES);
+    *bytes = info.extent.object_bytes;
+    uint8_t *raw = calloc(1, *bytes);
+    ck_assert_ptr_nonnull(raw);
+    tierce__chunk_begin(raw, &info, hashes);
+    kv_fill(raw + info.extent.header_bytes, info.extent.payload_bytes, TIERCE__ELEMENT_BF16, 1, 124,
+            128);
+    tierce__chunk_sum_cells(raw, &info.geometry);
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+    return raw;
+}
+
+/* Other engines count each read of a beginning, and may reject it. */
+START_TEST(the_beginning_of_a_long_chunk_is_read_at_once)
+{
+    struct connector_call call;
+    uint64_t raw_bytes, stored;
+    uint8_t *raw = make_long(&raw_bytes);
+    open_store(true, &(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put_to(connector, 0, raw, raw_bytes), 0);
+    coded[0] = read_stored(0, &stored);
+    ck_assert_uint_lt(stored, raw_bytes);
+    close_all();
+    make_store(true);
+    store_connector_set_forms(store);
+    wrap(&(struct tierce__coded_connector_opts){0});
+    ck_assert_int_eq(put_to(below, 0, coded[0], stored), 0);
+    connector_call_init(&call, TIERCE__STORE_GET, name_of(0), 0);
+    call.req.buf = new_buf(raw_bytes);
+    call.req.length = raw_bytes;
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    ck_assert_mem_eq(call.req.buf->data, raw, raw_bytes);
+    /* As a raw object, which is longer; the beginning; the other layers. */
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_GET), 3);
+    tierce__buf_release(call.req.buf);
+    free(raw);
+    close_forms();
+}
+END_TEST
+
 /* Many loads, of a store that answers late and in another order, while the forms change. A load may
  * find neither form twice; no byte is wrong. */
 START_TEST(forms_change_all_the_time)
@@ -163,7 +221,8 @@ START_TEST(forms_change_all_the_time)
 END_TEST
 
 CHECK_MAIN("coded_forms", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
-           .tests = {forms_change_all_the_time, objects_longer_than_the_buffer_are_rejected},
+           .tests = {forms_change_all_the_time, objects_longer_than_the_buffer_are_rejected,
+                     the_beginning_of_a_long_chunk_is_read_at_once},
            .loops = {{the_form_changes_between_two_ranges, 0, 4},
                      {the_form_changes_while_ranges_are_read, 0, 4},
                      {ranges_of_another_length_are_read, 0, 2}})

@@ -171,12 +171,14 @@ static void explain(struct peers_link *link, struct tierce__peer_ref peer, uint3
 struct wanted {
     const struct tierce__link_get *get;
     struct peers_key key;
+    uint64_t form; /* the length of the object; 0: of whatever form a peer has */
 };
 
-/* Whether it is the beginning of whatever form a peer has. */
+/* Whether it is the beginning of whatever form a peer has. Each chunk is read so once, and once
+ * more if its read begins again. */
 static bool is_any_form(const struct wanted *wanted)
 {
-    return wanted->get->offset == 0 && *wanted->get->object_bytes == 0;
+    return wanted->get->offset == 0 && wanted->form == 0;
 }
 
 /* An address that cannot be reached must leave time for another one. */
@@ -244,7 +246,7 @@ static void note_read(struct peers_link *link, const struct wanted *wanted,
     struct tierce__peers_table *table = link->store->table;
     if (result == TIERCE__PEER_SERVED) {
         tierce__peers_table_served(table, wanted->key.number, peer);
-        tierce__peers_table_add_read(table, wanted->get->offset == 0, wanted->get->length);
+        tierce__peers_table_add_read(table, is_any_form(wanted), wanted->get->length);
     }
     if (result == TIERCE__PEER_DAMAGED)
         tierce__peers_table_reject(table, wanted->key.number, peer);
@@ -353,8 +355,7 @@ static int get_range(struct peers_link *link, const struct tierce__link_get *get
                      uint64_t deadline_ns)
 {
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
-    struct wanted wanted = {.get = get};
-    const uint64_t form = *get->object_bytes;
+    struct wanted wanted = {.get = get, .form = *get->object_bytes};
     link->why[0] = '\0';
     if (!tierce__peers_parse(&wanted.key, get->name))
         return TIERCE_E_MISS;
@@ -370,7 +371,7 @@ static int get_range(struct peers_link *link, const struct tierce__link_get *get
             continue;
         tries++;
         bool is_last = tries == TRIES || i + 1 == count;
-        *get->object_bytes = form; /* not that of a holder whose bytes were damaged */
+        *get->object_bytes = wanted.form; /* not that of a holder whose bytes were damaged */
         enum tierce__peer_result result =
             read_from(link, &wanted, holders[i], share_of(deadline_ns, is_last));
         if (result == TIERCE__PEER_SERVED)

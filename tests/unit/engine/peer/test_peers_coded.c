@@ -214,11 +214,18 @@ START_TEST(chunks_are_sent_as_they_are_stored)
     ck_assert_uint_eq(sent.disk_hits, sent.coded_hits);
     ck_assert_uint_eq(sent.coded_bytes, bytes);
     ck_assert_uint_lt(bytes, raw_bytes());
+    ck_assert_uint_eq(read_by(1).chunks, CHUNKS);
     ck_assert(shows(0, "tierce_peers_served_coded_bytes_total", bytes));
     ck_assert_uint_eq(holder_codec().decoded_raw_bytes, 0);
     ck_assert_uint_gt(reader_codec().decoded_raw_bytes, reader_codec().decoded_bytes);
     ck_assert(
         shows(1, "tierce_codec_decoded_bytes_total{tier=\"peers\"}", reader_codec().decoded_bytes));
+    /* Others from memory, whose beginnings are read first, as those of coded ones. */
+    store(0, 2);
+    WAIT_FOR(finds(1, 2, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 2, 0), CHAIN_BLOCKS);
+    ck_assert_uint_gt(kept(0).memory_hits, CHUNKS);
+    ck_assert_uint_eq(read_by(1).chunks, 2 * CHUNKS);
     close_both();
 }
 END_TEST
