@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
 #include "core/chunk/header.h"
+#include "core/codec/codec.h"
 #include "store/remote/peers/peers_private.h"
 
 enum {
@@ -266,17 +267,43 @@ static uint64_t share_of(uint64_t deadline_ns, bool is_last)
     return now_ns + (is_last ? left_ns - left_ns / 8 : left_ns / 2);
 }
 
-/* Whether a peer has rejected the greeting because it is of an earlier version, without the space
- * of stored chunks. From now on raw ones are read there. */
-static bool is_older(const struct peers_link *link, const struct tierce__transfer_link *connection,
-                     struct tierce__peer_ref peer, int rc)
+/* Whether a connection is for the space of raw chunks. */
+static bool is_plain(const struct peers_link *link, const struct tierce__transfer_link *connection)
 {
-    bool is_plain = rc != TIERCE_E_REFUSED || !tierce__transfer_link_lacks_space(connection);
     for (size_t i = 0; i < PEERS_CONNECTIONS; i++)
-        is_plain |= link->connections[i].link == connection && link->connections[i].is_plain;
-    if (!is_plain)
-        tierce__peers_table_set_plain(link->store->table, peer);
-    return !is_plain;
+        if (link->connections[i].link == connection)
+            return link->connections[i].is_plain;
+    return false;
+}
+
+/* Whether a peer has rejected the greeting because it is of an earlier version, without the space
+ * of stored chunks. */
+static bool is_older(const struct tierce__transfer_link *connection, int rc)
+{
+    return rc == TIERCE_E_REFUSED && tierce__transfer_link_lacks_space(connection);
+}
+
+/* Whether a peer has sent the beginning of a chunk with a codec that this build does not have. */
+static bool is_newer(const struct wanted *wanted, int rc)
+{
+    const struct tierce__link_get *get = wanted->get;
+    struct tierce__chunk_info info;
+    uint32_t codec;
+    return rc == 0 && is_any_form(wanted) &&
+           tierce__chunk_parse_coded(&info, &codec, get->memory, get->length) == 0 &&
+           tierce__codec_numbered(codec) == NULL;
+}
+
+/* True: the range must be read again, because the peer is older or newer. From now on, raw chunks
+ * are read there. Another link may have found it out already, so the connection is looked at. */
+static bool becomes_plain(struct peers_link *link, const struct tierce__transfer_link *connection,
+                          const struct wanted *wanted, struct tierce__peer_ref peer, int rc)
+{
+    if (is_plain(link, connection) || !(is_older(connection, rc) || is_newer(wanted, rc)))
+        return false;
+    tierce__peers_table_set_plain(link->store->table, peer);
+    *wanted->get->object_bytes = wanted->form; /* not that of the coded object */
+    return true;
 }
 
 /* Reads over one address of a peer. */
@@ -289,7 +316,7 @@ static enum tierce__peer_result read_at(struct peers_link *link, const struct wa
     struct tierce__transfer_link *connection = connection_to(link, peer, at, &rc);
     if (connection != NULL)
         rc = read_range(link, connection, wanted, deadline_ns, has_more);
-    if (connection != NULL && is_older(link, connection, peer, rc)) {
+    if (connection != NULL && becomes_plain(link, connection, wanted, peer, rc)) {
         connection = connection_to(link, peer, at, &rc);
         if (connection != NULL)
             rc = read_range(link, connection, wanted, deadline_ns, has_more);

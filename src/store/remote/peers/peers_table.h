@@ -83,8 +83,8 @@ bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierc
                                  uint32_t link, char host[TIERCE__PEERS_ADDRESS_BYTES],
                                  uint16_t *port);
 
-/* The peer is of a version that sends raw chunks only. It is asked for stored ones again after
- * TIERCE__PEERS_PLAIN_MS. */
+/* The peer is of a version that sends raw chunks only, or has chunks with a codec that this build
+ * does not have. It is asked for stored ones again after TIERCE__PEERS_PLAIN_MS. */
 void tierce__peers_table_set_plain(struct tierce__peers_table *table, struct tierce__peer_ref peer);
 bool tierce__peers_table_is_plain(struct tierce__peers_table *table, struct tierce__peer_ref peer);
 

@@ -19,7 +19,8 @@ enum { CHUNKS = CHAIN_BLOCKS / FX_CHUNK_BLOCKS, HEAD = 8192 };
  */
 
 static bool holder_is_old, reader_is_old;
-static _Atomic int damages; /* ranges of layers that are damaged from now on */
+static _Atomic bool holder_is_new; /* it sends chunks with a codec that the reader does not have */
+static _Atomic int damages;        /* ranges of layers that are damaged from now on */
 
 static bool has_chunks_alone(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
 {
@@ -65,6 +66,12 @@ int __wrap_tierce__transfer_link_create(struct tierce__transfer_link **out, cons
 
 static int damage(int rc, const struct tierce__link_get *get)
 {
+    enum { LATER_CODEC = 999 };
+    struct tierce__chunk_info info;
+    uint32_t codec;
+    if (rc == 0 && get->offset == 0 && atomic_load(&holder_is_new) &&
+        tierce__chunk_parse_coded(&info, &codec, get->memory, get->length) == 0)
+        tierce__chunk_set_codec(get->memory, &info, LATER_CODEC);
     uint64_t from = get->offset < HEAD ? HEAD - get->offset : 0;
     if (rc == 0 && get->length > from && atomic_load(&damages) > 0) {
         atomic_fetch_sub(&damages, 1);
@@ -465,11 +472,31 @@ START_TEST(engines_of_earlier_versions_get_and_send_raw_chunks)
 }
 END_TEST
 
+/* The holder decodes its chunks for a reader that cannot. */
+START_TEST(chunks_with_a_codec_of_a_later_version_are_sent_raw)
+{
+    open_both(true, lossless);
+    atomic_store(&holder_is_new, true);
+    record_log(TIERCE_LOG_WARN);
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_uint_eq(recorded("chunk_out_of_service"), 0);
+    silence_log();
+    ck_assert_uint_eq(reader_codec().decoded_raw_bytes, 0);
+    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_DAMAGED], 0);
+    uint64_t hits = kept(0).coded_hits;
+    forget_all(1);
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_uint_eq(kept(0).coded_hits, hits); /* none is asked for */
+    close_both();
+}
+END_TEST
+
 CHECK_MAIN("peers_coded", .seconds = 120,
            .tests = {encrypted_chunks_are_not_sent_as_they_are_stored,
                      a_coded_chunk_is_raw_when_its_rest_is_read,
                      a_raw_chunk_is_coded_when_its_rest_is_read,
-                     a_raw_chunk_is_read_on_from_a_slower_tier},
+                     a_raw_chunk_is_read_on_from_a_slower_tier,
+                     chunks_with_a_codec_of_a_later_version_are_sent_raw},
            .loops = {{chunks_are_sent_as_they_are_stored, 0, 2},
                      {a_tier_that_fails_is_not_a_miss_of_a_chunk_in_memory, 0, 2},
                      {damage_is_found_before_it_is_decoded, 0, 2},
