@@ -13,7 +13,28 @@
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-int tierce__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
+void tierce__affinity_note(struct tierce__affinity *out)
+{
+    out->is_known = sched_getaffinity(0, sizeof(out->processors), &out->processors) == 0;
+}
+
+/* A positive errno, as of pthread_create. */
+static int create_on(pthread_t *out, const struct tierce__affinity *on, void *(*run)(void *arg),
+                     void *arg)
+{
+    pthread_attr_t attr;
+    int rc = pthread_attr_init(&attr);
+    if (rc != 0)
+        return rc;
+    rc = pthread_attr_setaffinity_np(&attr, sizeof(on->processors), &on->processors);
+    if (rc == 0)
+        rc = pthread_create(out, &attr, run, arg);
+    (void)pthread_attr_destroy(&attr);
+    return rc;
+}
+
+int tierce__thread_start_on(pthread_t *out, const struct tierce__affinity *on,
+                            void *(*run)(void *arg), void *arg)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     sigset_t blocked, before;
@@ -21,14 +42,20 @@ int tierce__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
     for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++)
         sigdelset(&blocked, faults[i]);
     pthread_sigmask(SIG_BLOCK, &blocked, &before); /* the new thread inherits the mask */
-    int rc = -pthread_create(out, NULL, run, arg);
+    bool is_created = on->is_known && create_on(out, on, run, arg) == 0;
+    int rc = is_created ? 0 : -pthread_create(out, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     TIERCE_DASSERT(rc <= 0);
     return rc;
 }
 
-int tierce__threads_start(struct tierce__threads *threads, uint32_t count, void *(*run)(void *arg),
-                          void *arg)
+int tierce__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
+{
+    return tierce__thread_start_on(out, &(struct tierce__affinity){0}, run, arg);
+}
+
+int tierce__threads_start_on(struct tierce__threads *threads, uint32_t count,
+                             const struct tierce__affinity *on, void *(*run)(void *arg), void *arg)
 {
     TIERCE_ASSERT(threads->count == 0 && threads->ids == NULL);
     int rc = 0;
@@ -38,10 +65,16 @@ int tierce__threads_start(struct tierce__threads *threads, uint32_t count, void 
     if (threads->ids == NULL)
         return -ENOMEM;
     while (rc == 0 && threads->count < count) {
-        rc = tierce__thread_start(&threads->ids[threads->count], run, arg);
+        rc = tierce__thread_start_on(&threads->ids[threads->count], on, run, arg);
         threads->count += rc == 0;
     }
     return rc;
+}
+
+int tierce__threads_start(struct tierce__threads *threads, uint32_t count, void *(*run)(void *arg),
+                          void *arg)
+{
+    return tierce__threads_start_on(threads, count, &(struct tierce__affinity){0}, run, arg);
 }
 
 void tierce__threads_join(struct tierce__threads *threads)

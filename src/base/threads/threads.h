@@ -3,6 +3,7 @@
 #define TIERCE_BASE_THREADS_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,6 +28,25 @@
 /* Errors: negative errno. */
 TIERCE_MUSTUSE int tierce__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg);
 
+/*
+ * The processors that a thread may use, which threads that it starts inherit. A part that starts
+ * threads later, on its callers' threads, notes them when it is opened: an inference engine binds
+ * the threads that call it to few processors, and computes there. Zeroed: those of the starting
+ * thread.
+ */
+struct tierce__affinity {
+    bool is_known;
+    cpu_set_t processors;
+};
+
+/* Those of the calling thread. Unknown on a machine with more processors than a cpu_set_t has. */
+void tierce__affinity_note(struct tierce__affinity *out);
+
+/* The same as tierce__thread_start, on the noted processors. If the system rejects these, as when
+ * they were taken from the process, the thread uses those of the calling thread. */
+TIERCE_MUSTUSE int tierce__thread_start_on(pthread_t *out, const struct tierce__affinity *on,
+                                           void *(*run)(void *arg), void *arg);
+
 /* Threads that run the same function. Owned by one thread. Zeroed: none. */
 struct tierce__threads {
     uint32_t count;
@@ -37,6 +57,10 @@ struct tierce__threads {
  * joins them. */
 TIERCE_MUSTUSE int tierce__threads_start(struct tierce__threads *threads, uint32_t count,
                                          void *(*run)(void *arg), void *arg);
+/* The same, on the noted processors. */
+TIERCE_MUSTUSE int tierce__threads_start_on(struct tierce__threads *threads, uint32_t count,
+                                            const struct tierce__affinity *on,
+                                            void *(*run)(void *arg), void *arg);
 
 /* Blocks until all have returned. `threads` is zeroed. */
 void tierce__threads_join(struct tierce__threads *threads);

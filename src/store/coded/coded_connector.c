@@ -249,6 +249,7 @@ int tierce__coded_connector_open(struct tierce__connector **out,
     c->alloc = opts->alloc;
     c->alloc_arg = opts->alloc_arg;
     c->no_pool = opts->no_pool;
+    tierce__affinity_note(&c->affinity);
     c->is_whole = (opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0;
     c->has_forms = (opts->connector->caps & TIERCE__CONNECTOR_FORMS) != 0;
     c->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;

@@ -463,7 +463,8 @@ bool tierce__coded_connector_start_decoders(struct tierce__coded_connector *c)
     tierce__lock_assert_held(&c->lock);
     if (c->decoders_run)
         return true;
-    int rc = tierce__threads_start(&c->decoders, c->speed.decode_threads, decoder_main, c);
+    int rc = tierce__threads_start_on(&c->decoders, c->speed.decode_threads, &c->affinity,
+                                      decoder_main, c);
     c->decoders_run = rc == 0 || c->decoders.count > 0; /* fewer are enough */
     if (!c->decoders_run)
         tierce__threads_join(&c->decoders); /* so that the next get can start them */

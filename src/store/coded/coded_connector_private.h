@@ -113,7 +113,8 @@ struct tierce__coded_connector {
     void *alloc_arg;
     uint64_t staging_bytes_max;
     bool no_pool;
-    bool is_whole;  /* the store has no ranges: each get reads the whole object */
+    struct tierce__affinity affinity; /* of the threads, which the first put and get start */
+    bool is_whole;                    /* the store has no ranges: each get reads the whole object */
     bool has_forms; /* TIERCE__CONNECTOR_FORMS: a range names the form of its object */
     struct tierce__coded_elements elements;
 

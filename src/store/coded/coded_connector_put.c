@@ -259,7 +259,7 @@ static bool start_encoder(struct tierce__coded_connector *c)
     tierce__lock_assert_held(&c->lock);
     if (!c->encoder_runs)
         c->encoder_runs = tierce__coded_connector_pool(c) == 0 &&
-                          tierce__thread_start(&c->encoder, encoder_main, c) == 0;
+                          tierce__thread_start_on(&c->encoder, &c->affinity, encoder_main, c) == 0;
     return c->encoder_runs;
 }
 

@@ -492,8 +492,8 @@ static bool start_decoders(struct tierce__coded_tier *t)
     tierce__lock_assert_held(&t->lock);
     if (tierce__coded_pool(t) < 0)
         return false;
-    int rc =
-        tierce__threads_start(&t->decoders, t->speed.decode_threads, tierce__coded_decoder_main, t);
+    int rc = tierce__threads_start_on(&t->decoders, t->speed.decode_threads, &t->affinity,
+                                      tierce__coded_decoder_main, t);
     t->decoders_run = rc == 0 || t->decoders.count > 0; /* fewer are enough */
     if (!t->decoders_run)
         tierce__threads_join(&t->decoders); /* so that the next get can start them */

@@ -45,8 +45,9 @@ struct tierce__coded_keys {
     uint64_t pause_ns;    /* between two looks */
     int stop_fd;          /* readable: a command that runs is ended */
     struct tierce__lock lock;
-    struct tierce__cond cond; /* for the thread, and for calls that wait for `looks` */
-    pthread_t thread;         /* it reads the keys again when one is missing */
+    struct tierce__cond cond;         /* for the thread, and for calls that wait for `looks` */
+    struct tierce__affinity affinity; /* of the thread, which a put or get starts */
+    pthread_t thread;                 /* it reads the keys again when one is missing */
     bool runs, stop;
     bool asked; /* the thread is to look */
     bool looks; /* a thread is looking */
@@ -320,7 +321,7 @@ static void ask(struct tierce__coded_keys *keys)
     uint64_t now = tierce__now_ns();
     bool asks = !keys->asked && now - keys->looked_ns >= keys->pause_ns;
     if (asks && !keys->runs)
-        rc = tierce__thread_start(&keys->thread, look_main, keys);
+        rc = tierce__thread_start_on(&keys->thread, &keys->affinity, look_main, keys);
     if (rc < 0)
         keys->looked_ns = now;
     keys->runs |= asks && rc == 0;
@@ -356,6 +357,7 @@ int tierce__coded_keys_open(struct tierce__coded_keys **out,
     struct tierce__coded_keys *keys = tierce__calloc(1, sizeof(*keys));
     int rc = -ENOMEM;
     if (keys != NULL) {
+        tierce__affinity_note(&keys->affinity);
         keys->stop_fd = eventfd(0, EFD_CLOEXEC);
         if (is_given(opts->file))
             keys->file = tierce__strdup(opts->file);

@@ -103,7 +103,8 @@ struct tierce__coded_tier {
     void *alloc_arg;
     uint64_t queue_bytes_max, staging_bytes_max;
     bool no_pool;
-    _Atomic bool has_recoded; /* chunks may have been compressed or uncompressed */
+    struct tierce__affinity affinity; /* of the threads, which the first put and get start */
+    _Atomic bool has_recoded;         /* chunks may have been compressed or uncompressed */
     struct tierce__coded_elements elements;
 
     struct tierce__lock lock;

@@ -40,8 +40,9 @@ static bool start_encoder(struct tierce__coded_tier *t)
 {
     tierce__lock_assert_held(&t->lock);
     if (!t->encoder_runs)
-        t->encoder_runs = tierce__coded_pool(t) == 0 &&
-                          tierce__thread_start(&t->encoder, tierce__coded_encoder_main, t) == 0;
+        t->encoder_runs =
+            tierce__coded_pool(t) == 0 &&
+            tierce__thread_start_on(&t->encoder, &t->affinity, tierce__coded_encoder_main, t) == 0;
     return t->encoder_runs;
 }
 

@@ -299,6 +299,7 @@ int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__code
     t->keys = opts->keys;
     t->encrypts = opts->encrypts;
     t->no_pool = opts->no_pool;
+    tierce__affinity_note(&t->affinity);
     t->alloc = opts->alloc;
     t->alloc_arg = opts->alloc_arg;
     t->queue_bytes_max = opts->queue_bytes_max > 0 ? opts->queue_bytes_max : STAGING_BYTES;

@@ -214,6 +214,43 @@ START_TEST(only_signals_of_faults_reach_a_thread)
 }
 END_TEST
 
+static void *read_affinity(void *arg)
+{
+    tierce__affinity_note(arg);
+    return NULL;
+}
+
+static int processors_of(const struct tierce__affinity *on)
+{
+    struct tierce__affinity got;
+    struct tierce__threads threads = {0};
+    ck_assert_int_eq(tierce__threads_start_on(&threads, 1, on, read_affinity, &got), 0);
+    tierce__threads_join(&threads);
+    ck_assert(got.is_known);
+    return CPU_COUNT(&got.processors);
+}
+
+/* A thread that is bound to one processor starts another one on those that were noted before. With
+ * processors that do not exist, the other one has those of its starter. */
+START_TEST(a_thread_is_started_on_the_noted_processors)
+{
+    struct tierce__affinity noted, none = {.is_known = true};
+    cpu_set_t one;
+    size_t first = 0;
+    tierce__affinity_note(&noted);
+    ck_assert(noted.is_known);
+    while (!CPU_ISSET(first, &noted.processors))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    ck_assert_int_eq(processors_of(&noted), CPU_COUNT(&noted.processors));
+    ck_assert_int_eq(processors_of(&none), 1);
+    ck_assert_int_eq(processors_of(&(struct tierce__affinity){0}), 1);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(noted.processors), &noted.processors), 0);
+}
+END_TEST
+
 static void *wait_for_gate(void *arg)
 {
     (void)arg;
@@ -280,6 +317,7 @@ int main(void)
     tcase_add_test(t, a_shared_job_does_not_wait_for_busy_workers);
     tcase_add_test(t, tasks_begin_in_the_order_of_their_submission);
     tcase_add_test(t, only_signals_of_faults_reach_a_thread);
+    tcase_add_test(t, a_thread_is_started_on_the_noted_processors);
     tcase_add_test(t, without_memory_nothing_is_left);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     tcase_add_test(t, threads_that_were_started_are_joined_if_others_cannot_be);

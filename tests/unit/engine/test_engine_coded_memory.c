@@ -11,6 +11,9 @@
 #include "store/coded/coded_tier.h"
 #include "wait_for.h"
 
+#include <dirent.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <tierce/operate.h>
 
 enum { CHUNK = FX_CHUNK_BLOCKS, CHUNKS = 8, BLOCKS = CHUNKS * CHUNK };
@@ -89,6 +92,49 @@ START_TEST(chunks_outlast_their_eviction)
     ck_assert_ptr_nonnull(
         strstr(page, "tierce_codec_encoded_chunks_total{tier=\"coded_memory\"} 8"));
     tierce__free(page);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* Threads of this process that may use a single processor. */
+static unsigned bound_threads(void)
+{
+    unsigned bound = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    ck_assert_ptr_nonnull(tasks);
+    for (const struct dirent *it = readdir(tasks); it != NULL; it = readdir(tasks)) {
+        cpu_set_t on;
+        pid_t thread = (pid_t)strtol(it->d_name, NULL, 10);
+        if (thread > 0 && sched_getaffinity(thread, sizeof(on), &on) == 0)
+            bound += CPU_COUNT(&on) == 1;
+    }
+    closedir(tasks);
+    return bound;
+}
+
+/* An inference engine binds the thread that stores and loads. Those that encode and decode start
+ * then, and use the processors of the thread that has opened the engine. */
+START_TEST(codec_threads_are_not_bound_with_their_starter)
+{
+    cpu_set_t all, one;
+    size_t first = 0;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    if (CPU_COUNT(&all) == 1)
+        return;
+    while (!CPU_ISSET(first, &all))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    fx_open(&fx, false, sets);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    struct tierce_chain *chain = store_chain();
+    empty_memory();
+    expect_loaded(chain, TIERCE_ORIGIN_MEMORY);
+    ck_assert_uint_gt(codec_stats().decoded_raw_bytes, 0);
+    ck_assert_uint_eq(bound_threads(), 1); /* this one */
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(all), &all), 0);
     tierce_chain_destroy(chain);
     fx_close(&fx);
     fx_remove(&fx);
@@ -193,6 +239,7 @@ START_TEST(too_little_memory_is_an_error)
 END_TEST
 
 CHECK_MAIN("engine_coded_memory", .seconds = 60, .at_once = true, .setup = name_blocks,
-           .tests = {chunks_outlast_their_eviction, a_clear_of_memory_is_one_of_both,
-                     a_disk_comes_after_it, too_little_memory_is_an_error},
+           .tests = {chunks_outlast_their_eviction, codec_threads_are_not_bound_with_their_starter,
+                     a_clear_of_memory_is_one_of_both, a_disk_comes_after_it,
+                     too_little_memory_is_an_error},
            .loops = {{events_name_the_tier, 0, 2}})
