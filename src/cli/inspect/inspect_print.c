@@ -119,13 +119,20 @@ static void print_coded(const struct tierce__inspect_namespace *item, const char
     const char *codec = item->codec != NULL ? item->codec : "an unknown codec";
     const struct tierce__codec *known = tierce__codec_find(codec);
     if (strcmp(codec, "none") == 0)
-        fprintf(out, "  codec    none; %" PRIu64 " of these take %s in place of %s\n",
+        fprintf(out,
+                "  codec    %" PRIu64
+                " of these are compressed or encrypted, %s in place of %s; the "
+                "last has no codec\n",
                 sums->coded_chunks, coded, raw);
     else
         fprintf(out,
-                "  codec    %" PRIu64 " of these compressed by %s%s as %s, %s in place of %s\n",
-                sums->coded_chunks, codec, known != NULL && !known->is_exact ? " (lossy)" : "",
-                tierce__element_name(tierce__element_of_dtype(dtype)), coded, raw);
+                "  codec    %" PRIu64
+                " of these are compressed or encrypted, %s in place of %s; the "
+                "last is compressed by %s%s as %s%s\n",
+                sums->coded_chunks, coded, raw, codec,
+                known != NULL && !known->is_exact ? " (lossy)" : "",
+                tierce__element_name(tierce__element_of_dtype(dtype)),
+                item->key_number > 0 ? "" : ", and not encrypted");
 }
 
 static void print_lossy(const char *text, FILE *out)

@@ -73,12 +73,12 @@ class Inspect(CliCase):
         only = ": 0 damaged, 20 encrypted, of which only the header and the checksums of the encrypted bytes were verified (--key-file)"
         self.check(0, "inspect", folder, "--verify", out=[cipher, locked, only])
         result = self.check(0, "inspect", folder, "--verify", "--key-file", keys, out=[cipher, ": 0 damaged"])
-        self.assertNotIn("encrypted", result.stdout)
+        self.assertNotIn(" encrypted, of which", result.stdout)
         with open(keys + ".wrong", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(f"7 {'08' * 32}\n")
         result = self.check(1, "inspect", folder, "--verify", "--key-file", keys + ".wrong", out=[": 20 damaged"])
         self.assertIn("the compressed chunk: its key is another one, or the header or the encrypted bytes were changed", result.stdout)
-        self.assertNotIn(" encrypted, ", result.stdout)
+        self.assertNotIn(" encrypted, of which", result.stdout)
         data = json.loads(self.check(0, "inspect", "--json", "--verify", folder).stdout)
         self.assertEqual(([n["key_number"] for n in data["namespaces"]], data["verify"]["locked"]), ([7, 7], 20))
         self.check(2, "inspect", folder, "--key-file", keys, err=["--key-file requires --verify"])
@@ -89,7 +89,9 @@ class Inspect(CliCase):
 
     def test_coded_chunks_are_told_and_verified(self):
         folder = self.make(kind=["coded"])
-        self.check(0, "inspect", folder, "--verify", out=["codec    16 of these compressed by lossless as bf16, ", "verified 20 chunks"])
+        self.check(0, "inspect", folder, "--verify", out=[
+            "codec    16 of these are compressed or encrypted, ", "; the last is compressed by lossless as bf16, and not encrypted",
+            "verified 20 chunks"])
         data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
         self.assertEqual((data["coded_chunks"], data["coded_raw_bytes"]), (20, 20 * CHUNK_BYTES))
         self.assertEqual(data["coded_bytes"], data["bytes"])
@@ -101,7 +103,7 @@ class Inspect(CliCase):
     def test_lossy_chunks_are_told_and_verified(self):
         folder = self.make(kind=["lossy"])
         self.check(0, "inspect", folder, "--verify", out=[
-            "lossy    int8: KV that leaves memory is approximate", "codec    16 of these compressed by int8 (lossy) as bf16, ",
+            "lossy    int8: KV that leaves memory is approximate", "; the last is compressed by int8 (lossy) as bf16, and not encrypted",
             ": 0 damaged"])
         data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
         self.assertEqual([(n["quantization"], n["codec"]) for n in data["namespaces"]], [("tierce-int8", "int8")] * 2)
