@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from .identity import Unsupported
 from .link import LOOKUP_PIN, FromStart, Later, LinkError, NotReady
-from .quality import read_measured
+from .quality import percent, read_measured
 from .tracker import BlendSpec, ChainPart, LoadSpec
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ class Gate:
 
     @property
     def words(self) -> str:
-        return (f"{self.share:.0%} of the reused tokens are recomputed; measured on {self.date}: agreement with the full "
-                f"computation at least {self.agreement:.1f} %, divergence at most {self.kl:.4f}")
+        return (f"{100 * self.share:.4g} % of the reused tokens are recomputed; measured on {self.date}: agreement with the full "
+                f"computation at least {percent(self.agreement)}, divergence at most {self.kl:.4f}")
 
 
 def read_gate(path: str, weights: str, share: float) -> Gate:
@@ -55,7 +55,7 @@ def read_gate(path: str, weights: str, share: float) -> Gate:
     same = [row for row in rows if abs(row[0] - 100 * share) < 1e-6]
     if not same:
         shares = ", ".join(f"{each:g}%" for each in sorted({row[0] for row in rows}))
-        raise Unsupported(f"blend.quality {path!r} has no measurement of blend.share {share:.4g}; it has {shares or 'none'}")
+        raise Unsupported(f"blend.quality {path!r} has no measurement of blend.share {100 * share:.4g}%; it has {shares or 'none'}")
     return Gate(share, check_layer, min(row[1] for row in same), max(row[2] for row in same), date)
 
 

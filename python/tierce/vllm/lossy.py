@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .identity import ConfigError, Unsupported, has_drafter
-from .quality import read_measured
+from .quality import percent, read_measured
 
 NONE = "none"
 DTYPES = ("bfloat16", "float16")
@@ -31,7 +31,7 @@ class LossyGate:
     @property
     def words(self) -> str:
         return (f"KV that leaves memory is coded with loss by {self.codec}; measured on {self.date}: agreement with exact KV "
-                f"at least {self.agreement:.1f} %, divergence at most {self.kl:.4f}")
+                f"at least {percent(self.agreement)}, divergence at most {self.kl:.4f}")
 
 
 def percent_of(share: str) -> float:
@@ -42,7 +42,8 @@ def read_lossy_gate(path: str, weights: str, kv_dtype: str, codec: str, bound: f
     """`bound`: the least agreement in percent. Raises ConfigError if the file is no such file, and Unsupported if it has no
     measurement within the bound."""
     def parse(measured):
-        rows = [(str(row["codec"]), float(row["agreement"]), float(row["kl"])) for row in measured["rows"]]
+        rows = [(str(row["codec"]), float(row["agreement"]), float(row["kl"]), str(row.get("text", "")))
+                for row in measured["rows"]]
         return rows, str(measured["kv_dtype"]), str(measured["date"])
 
     rows, dtype, date = read_measured(path, "codec.quality", "kv_quality.py", weights, parse)
@@ -52,10 +53,12 @@ def read_lossy_gate(path: str, weights: str, kv_dtype: str, codec: str, bound: f
     if not same:
         codecs = ", ".join(sorted({row[0] for row in rows}))
         raise Unsupported(f"codec.quality {path!r} has no measurement of {codec}; it has {codecs or 'none'}")
-    gate = LossyGate(codec, min(row[1] for row in same), max(row[2] for row in same), date)
+    worst = min(same, key=lambda row: row[1])
+    gate = LossyGate(codec, worst[1], max(row[2] for row in same), date)
     if gate.agreement < bound:
-        raise Unsupported(f"the agreement of {gate.agreement:.1f} % in codec.quality {path!r} is below codec.agreement, "
-                          f"{bound:g} %; choose another codec, or lower the bound")
+        text = f", of {worst[3]}," if worst[3] else ""
+        raise Unsupported(f"the agreement of {percent(gate.agreement)} in codec.quality {path!r}{text} is below "
+                          f"codec.agreement, {bound:g} %; choose another codec, or lower the bound")
     return gate
 
 

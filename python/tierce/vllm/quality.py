@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import json
+from math import floor
 
 from .identity import ConfigError, Unsupported
 
 FORMAT = 1
+
+
+def percent(measured: float) -> str:
+    """Never more than was measured, so that a value below a bound does not look like the bound."""
+    return f"{floor(100 * measured + 1e-6) / 100:.2f} %"
 
 
 def read_measured(path: str, parameter: str, tool: str, weights: str, parse):

@@ -97,13 +97,15 @@ def quality(tmp_path, name="quality.json", **changes):
 def test_the_gate_has_the_worst_text_of_the_share(tmp_path):
     gate = read_gate(quality(tmp_path), "aa", 0.15)
     assert (gate.agreement, gate.kl, gate.check_layer, gate.share) == (93.0, 0.03, 1, 0.15)
-    assert "at least 93.0 %" in gate.words and "15%" in gate.words
+    assert "at least 93.00 %" in gate.words and gate.words.startswith("15 % of")
+    finer = quality(tmp_path, rows=[{"share": 12.5, "agreement": 95.0, "kl": 0.02}])
+    assert read_gate(finer, "aa", 0.125).words.startswith("12.5 % of")
 
 
 def test_without_a_measurement_the_gate_is_closed(tmp_path):
     for path, weights, share, reason in (("", "aa", 0.15, "blend.quality is empty"),
                                          (quality(tmp_path), "bb", 0.15, "of other weights"),
-                                         (quality(tmp_path), "aa", 0.2, "no measurement of blend.share 0.2; it has 15%, 30%")):
+                                         (quality(tmp_path), "aa", 0.2, "no measurement of blend.share 20%; it has 15%, 30%")):
         with pytest.raises(Unsupported, match=reason):
             read_gate(path, weights, share)
 

@@ -15,7 +15,8 @@ NAMESPACE = {"weights": "aa", "kv_dtype": "bfloat16", "quantization": ""}
 
 
 def quality(tmp_path, **changes):
-    rows = [{"codec": "int8", "agreement": 99.6, "kl": 0.0002}, {"codec": "int8", "agreement": 99.2, "kl": 0.0001},
+    rows = [{"codec": "int8", "agreement": 99.6, "kl": 0.0002, "text": "contract.txt"},
+            {"codec": "int8", "agreement": 99.2, "kl": 0.0001, "text": "dialogue.txt"},
             {"codec": "int4", "agreement": 92.6, "kl": 0.02}, {"codec": "cachegen", "agreement": 99.4, "kl": 0.001}]
     path = tmp_path / "quality.json"
     path.write_text(json.dumps({"tierce_codec_quality": 1, "weights": "aa", "kv_dtype": "bfloat16", "date": "2026-11-30",
@@ -37,9 +38,16 @@ def chosen(path, codec="int8", namespace=NAMESPACE, has_states=False, lora=None,
 def test_the_worst_prompt_counts(tmp_path):
     gate = chosen(quality(tmp_path))
     assert (gate.codec, gate.quantization, gate.agreement, gate.kl) == ("int8", "tierce-int8", 99.2, 0.0002)
-    assert "at least 99.2 %" in gate.words and "2026-11-30" in gate.words
+    assert "at least 99.20 %" in gate.words and "2026-11-30" in gate.words
     assert chosen(quality(tmp_path), codec_agreement="0.99") == gate
     assert chosen("/nonexistent", codec="none") is None
+
+
+def test_a_value_just_below_the_bound_does_not_look_like_it(tmp_path):
+    path = quality(tmp_path, rows=[{"codec": "int8", "agreement": 98.999, "kl": 0.0001}])
+    with pytest.raises(ConfigError, match="the agreement of 98.99 % .* is below codec.agreement, 99 %"):
+        chosen(path)
+    assert "at least 98.99 %" in chosen(path, codec_agreement="98.999%").words
 
 
 def test_cachegen_states_the_cells(tmp_path):
@@ -51,8 +59,8 @@ def test_without_a_measurement_within_the_bound_nothing_starts(tmp_path):
     path = quality(tmp_path)
     for reason, case in (
             ("codec.lossy int8: codec.quality is empty; measure the model with tools/kv_quality.py", {"path": ""}),
-            ("99.2 % in codec.quality .* is below codec.agreement, 99.5 %", {"codec_agreement": "99.5%"}),
-            ("codec.lossy int4: the agreement of 92.6 %", {"codec": "int4"}),
+            ("99.20 % in codec.quality .*, of dialogue.txt, is below codec.agreement, 99.5 %", {"codec_agreement": "99.5%"}),
+            ("codec.lossy int4: the agreement of 92.60 % in codec.quality .*json' is below", {"codec": "int4"}),
             ("no measurement of fp8; it has cachegen, int4, int8", {"codec": "fp8"}),
             ("of other weights .aa, not bb.", {"namespace": {**NAMESPACE, "weights": "bb"}}),
             ("KV of bfloat16, not float16", {"namespace": {**NAMESPACE, "kv_dtype": "float16"}}),

@@ -91,5 +91,5 @@ def test_without_a_measurement_nothing_is_blended(engine, blending_store, expect
     outputs = host.generate(prompts=[prompt], salts=["c"], wishes={"tierce.segments": segments})
     assert answers(outputs) == expected([prompt]) and loaded(outputs, "blended") == [0]
     assert "Tierce does not blend prompts: blend.quality" in host.text()
-    assert "has no measurement of blend.share 0.15; it has 30%" in host.text()
+    assert "has no measurement of blend.share 15%; it has 30%" in host.text()
     assert why(host.process.pid, outputs[0])["limit"] == "unblended"

@@ -32,7 +32,7 @@ def lossy_store(models, tmp_path):
 def test_a_restart_finds_lossy_kv(engine, lossy_store, prompts, tmp_path, codec):
     asked = prompts[:2]
     host = engine(lossy_store(codec=codec), **OPTIONS)
-    assert f"coded with loss by {codec}; measured on 2026-11-30: agreement with exact KV at least 99.5 %" in host.text()
+    assert f"coded with loss by {codec}; measured on 2026-11-30: agreement with exact KV at least 99.50 %" in host.text()
     assert loaded(host.generate(prompts=asked), "disk") == [0, 0]
     assert host.flush()
     host.stop()
@@ -52,7 +52,7 @@ def test_a_restart_finds_lossy_kv(engine, lossy_store, prompts, tmp_path, codec)
 
 
 def test_without_a_measurement_vllm_does_not_start(engine, lossy_store):
-    for store, reason in ((lossy_store(98), "the agreement of 98.0 % in codec.quality"),
+    for store, reason in ((lossy_store(98), "the agreement of 98.00 % in codec.quality"),
                           ({**lossy_store(), "codec.quality": ""}, "codec.quality is empty")):
         with pytest.raises(HostError, match=reason):
             engine(store, **OPTIONS)
