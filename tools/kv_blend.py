@@ -293,11 +293,16 @@ def measure(arguments):
         write_quality(arguments.quality, kernels.core.fingerprint(folder), rows, arguments)
 
 
+def percent(text):
+    return float(text.removesuffix("%"))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--tokens", type=int, default=256, help="of each document, at least 128")
     parser.add_argument("--next", type=int, default=64, help="tokens to predict, 2 to 64")
-    parser.add_argument("--share", type=float, action="append", help="percent of the documents, 0 to 100; several times")
+    parser.add_argument("--share", type=percent, action="append", metavar="PERCENT",
+                        help="of the documents' tokens, 0 to 100 or 0%% to 100%%; several times")
     parser.add_argument("--check-layer", type=int, default=1, help="in which tokens are compared, from 0")
     parser.add_argument("--text", choices=list(DOCUMENTS), action="append", help="one of the texts; several times")
     parser.add_argument("--model", type=Path, required=True, help="a checkpoint that is there or is to be made")

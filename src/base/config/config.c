@@ -128,8 +128,9 @@ static int check_number(uint64_t *out, const struct tierce__param *param, const 
         tierce__config_format_number(low, sizeof(low), param->type, min);
         tierce__config_format_number(high, sizeof(high), param->type, max);
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "%s: %s cannot be %s; accepted are values from %s to %s", where,
-                                   param->name, shown, low, high);
+                                   "%s: %s cannot be %s; accepted are values from %s to %s%s",
+                                   where, param->name, shown, low, high,
+                                   param->type == TIERCE__PARAM_SHARE ? "; 15% is 0.15" : "");
     }
     *out = number;
     return 0;

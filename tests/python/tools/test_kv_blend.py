@@ -22,6 +22,8 @@ def test_what_is_rejected():
     """In one run of the interpreter for each, as argparse ends it."""
     for args, message in ((("--tokens", "100"), "--tokens is 100; it must be at least 128"),
                           (("--share", "101"), "--share is 101; it must be 0 to 100"),
+                          (("--share", "101%"), "--share is 101; it must be 0 to 100"),
+                          (("--share", "many"), "invalid percent value: 'many'"),
                           (("--check-layer", "-1"), "--check-layer is -1; it must be at least 0")):
         done = run_tool("--model", "/nonexistent/model", *args)
         assert done.returncode == 2 and message in done.stderr, done.stderr
