@@ -169,8 +169,12 @@ def main():
         parser.error("--quality requires --prompt: the loss depends on the prompts, so measure yours")
     if arguments.quality is not None:
         check_result_file(parser, "--quality", arguments.quality)
+    for codec in arguments.codecs:
+        if codec not in CODECS:
+            parser.error(f"there is no codec {codec}; there are {', '.join(CODECS)}")
     if not arguments.restore.exists():
-        parser.error(f"{arguments.restore} does not exist; build the target test_programs, or name codec_restore")
+        parser.error(f"{arguments.restore} does not exist; build the target codec_restore (cmake --preset dev && "
+                     "cmake --build --preset dev --target codec_restore), or name it by --restore")
     measure(arguments)
 
 

@@ -23,7 +23,8 @@ def rows_of(done):
 @pytest.mark.parametrize("tool, args, message", [
     ("kv_quality.py", ("--tokens", "300"), "--tokens is 300; it must be a multiple of 256"),
     ("kv_quality.py", ("--restore", "/nonexistent/codec_restore"),
-     "/nonexistent/codec_restore does not exist; build the target"),
+     "/nonexistent/codec_restore does not exist; build the target codec_restore (cmake --preset dev"),
+    ("kv_quality.py", ("int8", "int9"), "there is no codec int9; there are lossless, int8, fp8, int4, cachegen"),
     ("kv_quality.py", ("--quality", "/tmp/none.json"), "--quality requires --prompt"),
     ("kv_quality.py", ("--prompt", __file__, "--quality", "/nonexistent/q.json"),
      "--quality /nonexistent/q.json cannot be written; create the folder /nonexistent"),
