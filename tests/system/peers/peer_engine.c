@@ -10,12 +10,12 @@
  *     store SEED             stored BLOCKS
  *     find SEED              found BLOCKS MS STATE
  *                                                 by lookups as vLLM's connector asks for them
- *     load SEED TIMEOUT_MS   loaded BLOCKS MS     of the BLOCKS of a prompt; each byte is compared.
+ *     load SEED TIMEOUT_MS   loaded BLOCKS US     of the BLOCKS of a prompt; each byte is compared.
  *                                                 A timeout of 0 is timeout.load
  *     forget                 forgotten            memory
  *     accept HOST HOSTS      accepts PORT TICKET  pushes of chunks from HOSTS at HOST
  *     push SEED HOST PORT TICKET TIMEOUT_MS
- *                            pushed CHUNKS MS WHY of the CHUNKS of a prompt, while it is stored
+ *                            pushed CHUNKS US WHY of the CHUNKS of a prompt, while it is stored
  *     status                 the engine's state, as JSON
  *
  * A wrong byte ends the process with exit code 3, and pins that are left at the end with 4.
@@ -188,7 +188,7 @@ static void load(uint32_t seed, uint32_t timeout_ms)
     what.timeout_ms = timeout_ms;
     uint64_t began_ns = tierce__now_ns();
     int64_t loaded = tierce_load(view, &what, origins);
-    uint64_t ms = (tierce__now_ns() - began_ns) / TIERCE__MS_NS;
+    uint64_t us = (tierce__now_ns() - began_ns) / 1000;
     must(loaded, "load");
     for (size_t b = 0; b < BLOCKS; b++) {
         for (size_t l = 0; origins[b] != TIERCE_ORIGIN_FAILED && l < LAYERS; l++) {
@@ -201,7 +201,7 @@ static void load(uint32_t seed, uint32_t timeout_ms)
         }
     }
     tierce_chain_destroy(chain);
-    printf("loaded %" PRId64 " %" PRIu64 "\n", loaded, ms);
+    printf("loaded %" PRId64 " %" PRIu64 "\n", loaded, us);
 }
 
 /* Listens for pushes, and gives a ticket for one. */
@@ -246,8 +246,8 @@ static void push_prompt(uint32_t seed, const struct tierce__push_to *to)
         (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     tierce__push_destroy(push);
     tierce_chain_destroy(chain);
-    uint64_t ms = (tierce__now_ns() - began_ns) / TIERCE__MS_NS;
-    printf("pushed %" PRIu64 " %" PRIu64 " %s\n", pushed.chunks, ms, pushed.why);
+    uint64_t us = (tierce__now_ns() - began_ns) / 1000;
+    printf("pushed %" PRIu64 " %" PRIu64 " %s\n", pushed.chunks, us, pushed.why);
 }
 
 static void forget(void)
