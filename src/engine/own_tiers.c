@@ -264,14 +264,33 @@ static int open_device_vfs(struct tierce_engine *engine, const struct tierce_con
     return tierce__direct_wrap(&engine->direct, bytes, opts->io_depth, &opts->vfs);
 }
 
+/* The operator may rely on them, encryption above all. */
+static void log_settings_without_disk(const struct tierce_config *config)
+{
+    static const struct {
+        enum tierce__engine_param param;
+        const char *name;
+    } rows[] = {{TIERCE__ENGINE_DISK_CODEC, "disk.codec"},
+                {TIERCE__ENGINE_DISK_ENCRYPTION, "disk.encryption"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *value = tierce__engine_text(config, rows[i].param);
+        if (strcmp(value, "none") != 0)
+            tierce__log(TIERCE_LOG_WARN, "setting_without_effect",
+                        "setting=%s value=%s reason=\"disk.path is empty, so there is no disk\"",
+                        rows[i].name, value);
+    }
+}
+
 /* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
 static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     TIERCE_DASSERT(engine->level_count > 0);
     const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
-    if (path[0] == '\0')
+    if (path[0] == '\0') {
+        log_settings_without_disk(config);
         return 0;
+    }
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_DISK_QUEUE);
     struct tierce__disk_opts opts = {
         .size = sizeof(opts),

@@ -384,10 +384,28 @@ static int cannot_start(int rc, char why[TIERCE_CONFIG_ERROR_BYTES])
     return rc;
 }
 
+static void log_without_effect(const char *setting, const char *reason)
+{
+    tierce__log(TIERCE_LOG_WARN, "setting_without_effect", "setting=%s reason=\"%s\"", setting,
+                reason);
+}
+
+/* Settings of engines that load KV into their own memory. */
+static void log_settings_of_engines(const struct tierce__config *values)
+{
+    if (strcmp(tierce__config_text(values, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0)
+        log_without_effect("codec.lossy", "the clients of a node choose; set it in vLLM");
+    if (tierce__config_bool(values, TIERCE__ENGINE_BLEND_ENABLED))
+        log_without_effect("blend.enabled", "the clients of a node blend; set it in vLLM");
+    if (tierce__config_number(values, TIERCE__ENGINE_DISK_GPU_DIRECT) > 0)
+        log_without_effect("disk.gpu_direct", "a node does not read from disk into a GPU");
+}
+
 static int open_parts(struct node_whole *whole, const struct tierce__node_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
+    log_settings_of_engines(config->values);
     tierce__engine_config_require_disk(config->engine, !config->disk_is_optional);
     int rc = tierce_engine_open(&node->engine, config->engine, why);
     if (rc == 0)

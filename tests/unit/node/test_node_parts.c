@@ -5,6 +5,7 @@
 #include "node/node_config.h"
 #include "node/resp/glob.h"
 #include "node/node.h"
+#include "log_record.h"
 #include "silent_log.h"
 
 #include <errno.h>
@@ -219,8 +220,43 @@ START_TEST(test_a_start_without_descriptors_says_so)
 }
 END_TEST
 
+START_TEST(test_settings_that_a_node_does_not_use_are_logged)
+{
+    static const char *const settings[] = {"codec.lossy", "blend.enabled", "disk.gpu_direct",
+                                           "disk.encryption"};
+    char *argv[] = {(char *)"--listen.resp_port=0",
+                    (char *)"--listen.lm_port=0",
+                    (char *)"--listen.http_port=0",
+                    (char *)"--control.socket=",
+                    (char *)"--memory.size=4MiB",
+                    (char *)"--codec.lossy=int8",
+                    (char *)"--blend.enabled=true",
+                    (char *)"--disk.gpu_direct=1MiB",
+                    (char *)"--disk.encryption=aes-256-gcm",
+                    (char *)"--encryption.key_command=printf '1 %064d\\n' 1"};
+    struct tierce__config_error error = {""};
+    struct tierce__node_config config = {0};
+    struct tierce__node *node = NULL;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "", line[64];
+    int rc = tierce__node_config_load(&config, sizeof(argv) / sizeof(argv[0]), argv, NULL, &error);
+    ck_assert_msg(rc == 0, "%s", error.text);
+    record_log(TIERCE_LOG_WARN);
+    rc = tierce__node_start(&node, &config, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        snprintf(line, sizeof(line), "setting=%s ", settings[i]);
+        ck_assert_msg(recorded_with("setting_without_effect", line) == 1, "%s", settings[i]);
+    }
+    ck_assert_uint_eq(recorded("setting_without_effect"), sizeof(settings) / sizeof(settings[0]));
+    silence_log();
+    tierce__node_stop(node);
+    tierce__node_config_clear(&config);
+}
+END_TEST
+
 CHECK_MAIN("node_parts", .seconds = 120,
            .tests = {test_patterns, test_a_pattern_that_would_take_for_ever,
                      test_whom_a_configuration_lets_in, test_whose_loops_may_not_wait,
+                     test_settings_that_a_node_does_not_use_are_logged,
                      test_each_allocation_of_a_start_fails_once,
                      test_a_start_without_descriptors_says_so, test_systemd_is_told})
