@@ -11,6 +11,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log/log.h"
+#include "base/text/nearest.h"
+#include "base/config/config_parse.h"
 #include "store/coded/coded_connector.h"
 #include "store/remote/connector.h"
 #include "base/text/url.h"
@@ -130,6 +132,30 @@ static int take_params(struct remote_params *params, char *text,
         drop_param(text, lmcache[i]);
     tierce__url_clear(&url);
     return rc;
+}
+
+/* A connector has rejected a parameter of its URL. It does not know those that every URL accepts,
+ * so it does not name them if one is misspelt. */
+static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const names[] = {"read_only", "codec", "layout", NULL};
+    char unused[TIERCE__URL_WHY_BYTES], shown[48];
+    struct tierce__url url;
+    if (tierce__url_parse(&url, text, unused) < 0)
+        return;
+    for (size_t i = 0; i < url.param_count; i++) {
+        const char *name = url.params[i].name, *nearest = tierce__nearest(name, names);
+        tierce__text_for_message(shown, sizeof(shown), name);
+        if (strstr(why, shown) == NULL)
+            continue;
+        if (strcmp(name, "encryption") == 0)
+            (void)refuse(why,
+                         "URL: encryption is set by remote.encryption, for all stores together");
+        else if (tierce__edit_distance(name, nearest) <= 1)
+            snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: unknown parameter \"%s\" (\"%s\"?)",
+                     shown, nearest);
+    }
+    tierce__url_clear(&url);
 }
 
 /* Puts LMCache's layout above a connector, which is closed where that fails. */
@@ -304,6 +330,8 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
                                          .invalidated = tierce__invalidations_note,
                                          .invalidated_arg = &engine->levels[engine->level_count]},
         why);
+    if (rc == TIERCE_E_CONFIG)
+        name_tier_param(url, why);
     struct tierce__connector *plain = rc == 0 ? connector : NULL;
     if (rc == 0)
         rc = open_coded(engine, &connector, config, &params, url, why);
