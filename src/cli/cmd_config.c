@@ -199,6 +199,18 @@ static int check_remotes(const struct tierce_config *config)
     return rc == TIERCE_E_CONFIG ? TIERCE__CLI_USAGE : TIERCE__CLI_FAILED;
 }
 
+/* Rules over several parameters, without which no engine opens, or vLLM does not start. */
+static int check_rules(const struct tierce_config *config)
+{
+    const char *fault = tierce__engine_keys_fault(config);
+    bool is_lossy = strcmp(tierce__engine_text(config, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0;
+    if (fault == NULL && is_lossy &&
+        tierce__engine_text(config, TIERCE__ENGINE_CODEC_QUALITY)[0] == '\0')
+        fault = "codec.lossy requires codec.quality; measure the model with tools/kv_quality.py "
+                "--quality FILE and name the file";
+    return fault == NULL ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", fault);
+}
+
 int tierce__cli_config(int argc, char **argv)
 {
     struct config_request request = {0};
@@ -220,6 +232,8 @@ int tierce__cli_config(int argc, char **argv)
         status = read_args(&request, config, argc, argv);
     if (status == TIERCE__CLI_OK)
         status = check_remotes(config);
+    if (status == TIERCE__CLI_OK)
+        status = check_rules(config);
     if (status == TIERCE__CLI_OK)
         tierce_config_print(config, stdout);
     tierce_config_destroy(config);

@@ -169,3 +169,19 @@ bool tierce__engine_encrypts(const struct tierce_config *config, enum tierce__en
 {
     return strcmp(tierce__engine_text(config, param), "none") != 0;
 }
+
+const char *tierce__engine_keys_fault(const struct tierce_config *config)
+{
+    bool has_file = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_FILE)[0] != '\0';
+    bool has_command =
+        tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_COMMAND)[0] != '\0';
+    if (has_file && has_command)
+        return "encryption.key_file and encryption.key_command are both set; remove one";
+    if (has_file || has_command)
+        return NULL;
+    if (tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION))
+        return "disk.encryption requires encryption.key_file or encryption.key_command";
+    if (tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION))
+        return "remote.encryption requires encryption.key_file or encryption.key_command";
+    return NULL;
+}

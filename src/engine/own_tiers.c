@@ -231,20 +231,12 @@ static int open_keys(struct tierce_engine *engine, const struct tierce_config *c
         .size = sizeof(opts),
         .file = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_FILE),
         .command = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_COMMAND)};
-    bool has_file = opts.file[0] != '\0', has_command = opts.command[0] != '\0';
-    bool encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION) ||
-                    tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION);
-    const char *fault = NULL;
-    if (has_file && has_command)
-        fault = "encryption.key_file and encryption.key_command are both set; remove one";
-    else if (encrypts && !has_file && !has_command)
-        fault = "disk.encryption or remote.encryption requires encryption.key_file or "
-                "encryption.key_command";
+    const char *fault = tierce__engine_keys_fault(config);
     if (fault != NULL) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", fault);
         return TIERCE_E_CONFIG;
     }
-    if (!has_file && !has_command)
+    if (opts.file[0] == '\0' && opts.command[0] == '\0')
         return 0;
     char reason[TIERCE__CODED_KEYS_WHY_BYTES];
     int rc = tierce__coded_keys_open(&engine->keys, &opts, reason);

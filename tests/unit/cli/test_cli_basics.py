@@ -108,6 +108,11 @@ class Config(CliCase):
     def test_refusals(self):
         self.check(2, "config", "--memory.sise=1GiB", err=['nearest name is "memory.size"'])
         self.check(2, "config", "--memory.size=1", err=["accepted are values from 1MiB to 16TiB"])
+        self.check(2, "config", "--disk.encryption=aes-256-gcm", err=["disk.encryption requires encryption.key_file or"])
+        self.check(2, "config", "--remote.encryption=aes-256-gcm", err=["config: remote.encryption requires encryption.key_file or"])
+        self.check(2, "config", "--encryption.key_file=/k", "--encryption.key_command=k", err=["are both set; remove one"])
+        self.check(2, "config", "--codec.lossy=int8", err=["codec.lossy requires codec.quality"])
+        self.check(0, "config", "--codec.lossy=int8", "--codec.quality=/q", "--disk.encryption=aes-256-gcm", "--encryption.key_file=/k")
         self.check(2, "config", "--memory.size", err=["requires a value"])
         self.check(2, "config", "--set", "x", err=["is not PARAMETER=VALUE"])
         self.check(2, "config", "extra", err=['"extra" is not expected', "--file"])

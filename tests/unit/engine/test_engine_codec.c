@@ -538,7 +538,8 @@ START_TEST(encryption_that_is_not_possible_is_an_error)
         const char *const sets[7];
         const char *why;
     } cases[] = {
-        {{"disk.encryption", "aes-256-gcm"}, "requires encryption.key_file or"},
+        {{"disk.encryption", "aes-256-gcm"}, "disk.encryption requires encryption.key_file or"},
+        {{"remote.encryption", "aes-256-gcm"}, "remote.encryption requires encryption.key_file or"},
         {{"encryption.key_file", "a", "encryption.key_command", "b"}, "both set; remove one"},
         {{"encryption.key_file", "/missing/keys"}, "encryption.key_file: "},
         {{"encryption.key_command", "echo 1 2"}, "line 1: the key is not 64 hex digits"},
