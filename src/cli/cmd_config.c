@@ -202,13 +202,15 @@ static int check_remotes(const struct tierce_config *config)
 /* Rules over several parameters, without which no engine opens, or vLLM does not start. */
 static int check_rules(const struct tierce_config *config)
 {
-    const char *fault = tierce__engine_keys_fault(config);
+    char why[TIERCE_CONFIG_ERROR_BYTES];
     bool is_lossy = strcmp(tierce__engine_text(config, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0;
-    if (fault == NULL && is_lossy &&
-        tierce__engine_text(config, TIERCE__ENGINE_CODEC_QUALITY)[0] == '\0')
-        fault = "codec.lossy requires codec.quality; measure the model with tools/kv_quality.py "
-                "--quality FILE and name the file";
-    return fault == NULL ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", fault);
+    if (tierce__engine_config_check(config, why) < 0)
+        return tierce__cli_usage("config", "%s", why);
+    if (is_lossy && tierce__engine_text(config, TIERCE__ENGINE_CODEC_QUALITY)[0] == '\0')
+        return tierce__cli_usage("config",
+                                 "codec.lossy requires codec.quality; measure the model with "
+                                 "tools/kv_quality.py --quality FILE and name the file");
+    return TIERCE__CLI_OK;
 }
 
 int tierce__cli_config(int argc, char **argv)

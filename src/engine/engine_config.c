@@ -2,12 +2,15 @@
 #include "engine/engine_config.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config/config_parse.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #define ENGINE_CONFIG_MAGIC 0x5ec0f1a7u
+#define SIZE_LEAST          (1u << 20)
 
 struct tierce_config {
     uint32_t magic;
@@ -170,7 +173,8 @@ bool tierce__engine_encrypts(const struct tierce_config *config, enum tierce__en
     return strcmp(tierce__engine_text(config, param), "none") != 0;
 }
 
-const char *tierce__engine_keys_fault(const struct tierce_config *config)
+/* NULL: nothing is wrong. */
+static const char *keys_fault(const struct tierce_config *config)
 {
     bool has_file = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_FILE)[0] != '\0';
     bool has_command =
@@ -184,4 +188,27 @@ const char *tierce__engine_keys_fault(const struct tierce_config *config)
     if (tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION))
         return "remote.encryption requires encryption.key_file or encryption.key_command";
     return NULL;
+}
+
+int tierce__engine_config_check(const struct tierce_config *config,
+                                char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    static const enum tierce__engine_param sizes[] = {TIERCE__ENGINE_MEMORY_CODED_SIZE,
+                                                      TIERCE__ENGINE_DISK_GPU_DIRECT};
+    const char *fault = keys_fault(config);
+    if (fault != NULL) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", fault);
+        return TIERCE_E_CONFIG;
+    }
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        uint64_t bytes = tierce__engine_number(config, sizes[i]);
+        char shown[32];
+        if (bytes == 0 || bytes >= SIZE_LEAST)
+            continue;
+        tierce__format_size(shown, sizeof(shown), bytes);
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s is %s; set it to 0, or to 1MiB or more",
+                 params[sizes[i]].name, shown);
+        return TIERCE_E_CONFIG;
+    }
+    return 0;
 }

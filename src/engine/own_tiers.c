@@ -180,9 +180,9 @@ static int open_coded_memory(struct tierce_engine *engine, const struct tierce_c
     if (rc < 0) {
         char size[32];
         tierce__format_size(size, sizeof(size), bytes);
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.coded_size: cannot reserve %s: %s; %s",
-                 size, tierce_strerror(rc),
-                 rc == -ENOMEM ? "set it to a smaller value" : "set it to 0, or to 1MiB or more");
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "memory.coded_size: cannot reserve %s: %s; set it to a smaller value", size,
+                 tierce_strerror(rc));
         return rc;
     }
     tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_MEMORY,
@@ -231,11 +231,6 @@ static int open_keys(struct tierce_engine *engine, const struct tierce_config *c
         .size = sizeof(opts),
         .file = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_FILE),
         .command = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_COMMAND)};
-    const char *fault = tierce__engine_keys_fault(config);
-    if (fault != NULL) {
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", fault);
-        return TIERCE_E_CONFIG;
-    }
     if (opts.file[0] == '\0' && opts.command[0] == '\0')
         return 0;
     char reason[TIERCE__CODED_KEYS_WHY_BYTES];
@@ -408,6 +403,8 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = tierce__events_create(
             &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
+    if (rc == 0)
+        rc = tierce__engine_config_check(config, why);
     if (rc == 0)
         rc = open_keys(engine, config, why);
     if (rc == 0)
