@@ -42,8 +42,9 @@ int tierce__thread_start_on(pthread_t *out, const struct tierce__affinity *on,
     for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++)
         sigdelset(&blocked, faults[i]);
     pthread_sigmask(SIG_BLOCK, &blocked, &before); /* the new thread inherits the mask */
-    bool is_created = on->is_known && create_on(out, on, run, arg) == 0;
-    int rc = is_created ? 0 : -pthread_create(out, NULL, run, arg);
+    int rc = on->is_known ? -create_on(out, on, run, arg) : -pthread_create(out, NULL, run, arg);
+    if (on->is_known && rc != 0 && rc != -EAGAIN) /* the processors were rejected */
+        rc = -pthread_create(out, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     TIERCE_DASSERT(rc <= 0);
     return rc;
