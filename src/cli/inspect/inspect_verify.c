@@ -175,7 +175,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
     if (v->status != 0)
         return true;
     if (rc != 0) {
-        snprintf(why, WHY_BYTES, "the compressed chunk: %s",
+        snprintf(why, WHY_BYTES, "the %s chunk: %s", v->is_wrong_key ? "encrypted" : "compressed",
                  v->is_wrong_key
                      ? "its key is another one, or the header or the encrypted bytes were changed"
                      : tierce_strerror(rc));

@@ -87,7 +87,7 @@ static const char *read_line(struct tierce__seal_keys *keys, char *line)
     if (keys->count == TIERCE__SEAL_KEYS_MAX)
         return "there are more than 1024 keys";
     if (count < 2 || count > 3)
-        return "it has not two or three words";
+        return "it does not have two or three words";
     if (!read_number(&row->key.number, words[0]))
         return "the number is not 1 to 4294967295";
     if (has_number(keys, row->key.number))

@@ -77,7 +77,7 @@ class Inspect(CliCase):
         with open(keys + ".wrong", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(f"7 {'08' * 32}\n")
         result = self.check(1, "inspect", folder, "--verify", "--key-file", keys + ".wrong", out=[": 20 damaged"])
-        self.assertIn("the compressed chunk: its key is another one, or the header or the encrypted bytes were changed", result.stdout)
+        self.assertIn("the encrypted chunk: its key is another one, or the header or the encrypted bytes were changed", result.stdout)
         self.assertNotIn(" encrypted, of which", result.stdout)
         data = json.loads(self.check(0, "inspect", "--json", "--verify", folder).stdout)
         self.assertEqual(([n["key_number"] for n in data["namespaces"]], data["verify"]["locked"]), ([7, 7], 20))
