@@ -68,22 +68,40 @@ static const char *value_of(const struct tierce__node *node, enum tierce__engine
     return tierce__config_canonical(node->config->values, row);
 }
 
+/* How chunks that are stored from now on are on disk: " (new chunks: lossless, aes-256-gcm)", or
+ * "". */
+static void describe_form(char *text, size_t room, const struct tierce__node *node)
+{
+    const struct tierce__config *values = node->config->values;
+    const char *codec = tierce__config_text(values, TIERCE__ENGINE_DISK_CODEC);
+    const char *cipher = tierce__config_text(values, TIERCE__ENGINE_DISK_ENCRYPTION);
+    bool has_codec = strcmp(codec, "none") != 0, has_cipher = strcmp(cipher, "none") != 0;
+    text[0] = '\0';
+    if (has_codec || has_cipher)
+        snprintf(text, room, " (new chunks: %s%s%s)", has_codec ? codec : "",
+                 has_codec && has_cipher ? ", " : "", has_cipher ? cipher : "");
+}
+
 void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NODE_TEXT_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
-    char disk[700] = "no disk", remotes[64] = "";
+    char disk[700] = "no disk", form[64], copies[64] = "", remotes[64] = "";
     const char *path = tierce__config_text(node->config->values, TIERCE__ENGINE_DISK_PATH);
     tierce_engine_stats(node->engine, &stats);
     if (stats.disk_open_status < 0)
         snprintf(disk, sizeof(disk), "memory only: disk %.512s cannot be used: %s", path,
                  tierce_strerror((int)stats.disk_open_status));
-    else if (path[0] != '\0')
-        snprintf(disk, sizeof(disk), "disk %.512s %s with %lld chunks", path,
-                 value_of(node, TIERCE__ENGINE_DISK_SIZE), (long long)stats.disk_chunks_now);
+    describe_form(form, sizeof(form), node);
+    if (stats.disk_open_status >= 0 && path[0] != '\0')
+        snprintf(disk, sizeof(disk), "disk %.512s %s with %lld chunks%s", path,
+                 value_of(node, TIERCE__ENGINE_DISK_SIZE), (long long)stats.disk_chunks_now, form);
+    if (tierce__config_number(node->config->values, TIERCE__ENGINE_MEMORY_CODED_SIZE) > 0)
+        snprintf(copies, sizeof(copies), ", compressed copies %s",
+                 value_of(node, TIERCE__ENGINE_MEMORY_CODED_SIZE));
     if (stats.remotes_now > 0)
         snprintf(remotes, sizeof(remotes), ", remote stores %lld", (long long)stats.remotes_now);
-    snprintf(text, TIERCE__NODE_TEXT_BYTES, "version %s, memory %s, %s%s", tierce_version(),
-             value_of(node, TIERCE__ENGINE_MEMORY_SIZE), disk, remotes);
+    snprintf(text, TIERCE__NODE_TEXT_BYTES, "version %s, memory %s%s, %s%s", tierce_version(),
+             value_of(node, TIERCE__ENGINE_MEMORY_SIZE), copies, disk, remotes);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

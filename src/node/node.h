@@ -27,7 +27,7 @@ struct tierce__node_ports {
 };
 void tierce__node_ports(const struct tierce__node *node, struct tierce__node_ports *out);
 
-/* Writes a line for the log: version, tiers, sizes, chunks found. */
+/* Writes a line for the log: version, tiers, sizes, chunks found, codec and encryption. */
 #define TIERCE__NODE_TEXT_BYTES 1024u
 void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NODE_TEXT_BYTES]);
 

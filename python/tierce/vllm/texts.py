@@ -33,11 +33,15 @@ def describe_store(engine) -> list[str]:
         parts.append(f"node {param('node.socket')} ({there})")
     else:
         parts.append(f"memory {param('memory.size')}")
+        if param("memory.coded_size") != "0":
+            parts.append(f"compressed copies {param('memory.coded_size')}")
         path, status = param("disk.path"), stats["disk_open_status"]
         if path and status:
             parts.append(f"memory only: disk {path} cannot be used")
         elif path:
-            parts.append(f"disk {path} {param('disk.size')} with {stats['disk_chunks_now']:,} chunks")
+            form = ", ".join(value for value in (param("disk.codec"), param("disk.encryption")) if value != "none")
+            parts.append(f"disk {path} {param('disk.size')} with {stats['disk_chunks_now']:,} chunks"
+                         + (f" (new chunks: {form})" if form else ""))
         else:
             parts.append("no disk")
         parts += [f"remote {without_secrets(url)}" for url in param("remote.urls").split()]

@@ -191,7 +191,7 @@ def test_strict_requires_an_engine_that_is_served(hosts, models):
 
 
 def test_what_is_in_use_is_logged_once_at_the_start(engine, prompts, tmp_path):
-    store = disk_store(tmp_path / "store")
+    store = disk_store(tmp_path / "store", **{"disk.codec": "lossless"})
     host = engine(store)
     mark = host.mark
     host.generate(prompts=prompts[:1])
@@ -199,7 +199,7 @@ def test_what_is_in_use_is_logged_once_at_the_start(engine, prompts, tmp_path):
     host.stop()
     text = engine(store).text(mark)
     said = [line for line in text.splitlines() if ", chunks of 256 tokens, namespace " in line]
-    assert len(said) == 2 and "with 0 chunks" in said[0] and "with 3 chunks" in said[1], said
+    assert len(said) == 2 and "with 0 chunks" in said[0] and "with 3 chunks (new chunks: lossless)" in said[1], said
     assert re.search(r"Tierce \d+\.\d+\.\d+, memory 256MiB, disk ", said[0]), said[0]
     assert f"{tmp_path}/store 512MiB" in said[0] and "INFO" in said[0]
 

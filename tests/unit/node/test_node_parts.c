@@ -220,6 +220,40 @@ START_TEST(test_a_start_without_descriptors_says_so)
 }
 END_TEST
 
+START_TEST(test_the_start_line_has_codec_and_encryption)
+{
+    char folder[] = "/tmp/tierce-test-XXXXXX", disk[128];
+    char *argv[] = {disk,
+                    (char *)"--listen.resp_port=0",
+                    (char *)"--listen.lm_port=0",
+                    (char *)"--listen.http_port=0",
+                    (char *)"--control.socket=",
+                    (char *)"--memory.size=4MiB",
+                    (char *)"--memory.coded_size=2MiB",
+                    (char *)"--disk.size=16MiB",
+                    (char *)"--disk.codec=lossless",
+                    (char *)"--disk.encryption=aes-256-gcm",
+                    (char *)"--encryption.key_command=printf '1 %064d\\n' 1"};
+    struct tierce__config_error error = {""};
+    struct tierce__node_config config = {0};
+    struct tierce__node *node = NULL;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "", text[TIERCE__NODE_TEXT_BYTES];
+    temp_folder_make(folder);
+    snprintf(disk, sizeof(disk), "--disk.path=%s/disk", folder);
+    int rc = tierce__node_config_load(&config, sizeof(argv) / sizeof(argv[0]), argv, NULL, &error);
+    ck_assert_msg(rc == 0, "%s", error.text);
+    rc = tierce__node_start(&node, &config, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    tierce__node_describe(node, text);
+    ck_assert_msg(strstr(text, "memory 4MiB, compressed copies 2MiB, disk ") != NULL &&
+                      strstr(text, "with 0 chunks (new chunks: lossless, aes-256-gcm)") != NULL,
+                  "%s", text);
+    tierce__node_stop(node);
+    tierce__node_config_clear(&config);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 START_TEST(test_settings_that_a_node_does_not_use_are_logged)
 {
     static const char *const settings[] = {"codec.lossy", "blend.enabled", "disk.gpu_direct",
@@ -258,5 +292,6 @@ CHECK_MAIN("node_parts", .seconds = 120,
            .tests = {test_patterns, test_a_pattern_that_would_take_for_ever,
                      test_whom_a_configuration_lets_in, test_whose_loops_may_not_wait,
                      test_settings_that_a_node_does_not_use_are_logged,
+                     test_the_start_line_has_codec_and_encryption,
                      test_each_allocation_of_a_start_fails_once,
                      test_a_start_without_descriptors_says_so, test_systemd_is_told})
