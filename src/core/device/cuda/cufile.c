@@ -46,19 +46,17 @@ const char *tierce__cufile_text(const char *call, TIERCE__CU_FILE_ERROR error,
     return text;
 }
 
-static int refuse(char why[TIERCE__CUFILE_WHY_BYTES], const char *text)
-{
-    snprintf(why, TIERCE__CUFILE_WHY_BYTES, "%s", text);
-    return TIERCE_E_UNSUPPORTED;
-}
-
 /* POSIX allows a function pointer in a pointer to data; C does not. */
 static int find_symbols(struct tierce__cufile_api *api, char why[TIERCE__CUFILE_WHY_BYTES])
 {
     void *opened = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (opened == NULL) {
         const char *text = dlerror();
-        return refuse(why, text != NULL ? text : LIBRARY " cannot be loaded");
+        snprintf(why, TIERCE__CUFILE_WHY_BYTES,
+                 "%.90s; install libcufile (CUDA, or pip install nvidia-cufile), and add its "
+                 "folder to LD_LIBRARY_PATH",
+                 text != NULL ? text : LIBRARY " cannot be loaded");
+        return TIERCE_E_UNSUPPORTED;
     }
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         void *address = dlsym(opened, symbols[i].name);
