@@ -274,10 +274,20 @@ static void nixl_is_done(struct tierce__store_req *call)
     pass_to_s3(task->owner, &task->call);
 }
 
+/* While a transfer of NIXL is in progress after its deadline, S3 moves the bytes: otherwise each
+ * request would end at its deadline too, although S3 can be reached. */
+static bool has_late_transfer(struct s3_nixl *both)
+{
+    struct tierce__tier_stats nixl = {0};
+    both->nixl->ops->stats(both->nixl, &nixl);
+    return nixl.calls_hanging > 0;
+}
+
 static void submit(struct tierce__connector *connector, struct tierce__store_req *req)
 {
     struct s3_nixl *both = both_of(connector);
-    bool is_by_nixl = req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT;
+    bool moves_bytes = req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT;
+    bool is_by_nixl = moves_bytes && !has_late_transfer(both);
     struct s3_nixl_task *task = is_by_nixl ? tierce__calloc(1, sizeof(*task)) : NULL;
     if (task == NULL) {
         pass_to_s3(both, req);

@@ -15,7 +15,8 @@
  * The plug-in cannot delete or list, and returns one number for all failures. So a GET or PUT that
  * failed is repeated by the connector of s3://, whose answer counts: a missing object is a miss,
  * and the reason of a failure is known. The plug-in also reports success for a read beyond the end
- * of an object; such a read counts as failed.
+ * of an object; such a read counts as failed. NIXL cannot end a transfer: while one is in progress
+ * after its deadline, the connector of s3:// does all requests.
  */
 
 #define TIERCE__NIXL_OBJECTS_SCHEME "s3+nixl"

@@ -43,6 +43,7 @@ static struct {
     uint8_t *data; /* NULL: it is missing */
     size_t bytes;
     atomic_bool refuses_nixl;
+    atomic_bool ignores_nixl;        /* its requests are answered when this is false again */
     _Atomic unsigned by_nixl, by_us; /* transfers */
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -77,6 +78,8 @@ static bool serve(int fd, const struct s3_request *request)
     bool is_transfer = strcmp(request->method, "GET") == 0 || strcmp(request->method, "PUT") == 0;
     ck_assert(is_transfer);
     atomic_fetch_add(is_nixl ? &store.by_nixl : &store.by_us, 1);
+    while (is_nixl && store.ignores_nixl && !fake.ending)
+        s3_fake_sleep(1);
     if (is_nixl && store.refuses_nixl)
         return s3_fake_error(fd, "403 Forbidden", "AccessDenied");
     pthread_mutex_lock(&store.lock);
@@ -260,6 +263,40 @@ START_TEST(a_transfer_that_nixl_cannot_make_is_repeated_without_it)
 }
 END_TEST
 
+/* A GET that NIXL does not end, with this deadline. [transfer] call->req.buf */
+static void submit_late(struct connector_call *call, uint64_t ms)
+{
+    connector_call_init(call, TIERCE__STORE_GET, "n", 0);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, 5000), 0);
+    call->req.length = 5000;
+    call->req.deadline_ns = tierce__deadline_in_ms(ms);
+    connector->ops->submit(connector, &call->req);
+}
+
+/* NIXL cannot end a transfer: its late one costs a request its deadline, and no more. */
+START_TEST(a_server_that_does_not_answer_nixl_is_used_without_it)
+{
+    struct connector_call late;
+    ck_assert_int_eq(connector_put(connector, pool, "n", 1, OBJECT_BYTES), 0);
+    store.ignores_nixl = true;
+    do { /* on a busy machine, perhaps no thread takes the request by its deadline */
+        submit_late(&late, 200);
+        ck_assert_int_eq(connector_call_wait(&late), TIERCE_E_DEADLINE);
+        tierce__buf_release(late.req.buf);
+    } while (connector_stats(connector).calls_hanging == 0);
+    atomic_store(&store.by_us, 0);
+    ck_assert_int_eq(connector_get(connector, pool, "n", 1, 77, 5000), 0);
+    ck_assert_int_eq(connector_put(connector, pool, "n", 2, OBJECT_BYTES), 0);
+    ck_assert_uint_eq(atomic_exchange(&store.by_us, 0), 2);
+    expect_stored(2, OBJECT_BYTES);
+    store.ignores_nixl = false;
+    WAIT_FOR(connector_stats(connector).calls_hanging == 0);
+    atomic_store(&store.by_nixl, 0);
+    ck_assert_int_eq(connector_get(connector, pool, "n", 2, 77, 5000), 0);
+    expect_transfers(1, 0);
+}
+END_TEST
+
 START_TEST(other_memory_is_not_given_to_nixl)
 {
     struct tierce__pool *other = connector_pool();
@@ -298,6 +335,7 @@ int main(void)
     tcase_add_test(open, a_read_beyond_the_end_of_the_object_fails);
     tcase_add_test(open, each_last_byte_is_read);
     tcase_add_test(open, a_transfer_that_nixl_cannot_make_is_repeated_without_it);
+    tcase_add_test(open, a_server_that_does_not_answer_nixl_is_used_without_it);
     tcase_add_test(open, other_memory_is_not_given_to_nixl);
     tcase_add_test(open, a_server_that_is_down_is_reported);
     if (nixl_library() != NULL) {
