@@ -138,11 +138,8 @@ static int open_agents(struct tierce__nixl_agents **out, const struct tierce__s3
         {"resp_checksum", "required"},
         {"num_threads", threads},
         {NULL, NULL},
-        {NULL, NULL},
     };
-    size_t count = sizeof(params) / sizeof(*params) - 2;
-    if (config->credentials.token[0] != '\0')
-        params[count++] = (struct tierce__nixl_param){"session_token", config->credentials.token};
+    size_t count = sizeof(params) / sizeof(*params) - 1;
     if (config->ca_file != NULL)
         params[count++] = (struct tierce__nixl_param){"ca_bundle", config->ca_file};
     opts->size = sizeof(*opts);
@@ -159,7 +156,7 @@ static int read_config(struct tierce__s3_config *config, const struct tierce__ur
 {
     const struct tierce__url s3_url = without_library(url);
     int rc = tierce__s3_configure(config, &s3_url, why);
-    if (rc == 0 && config->login != NULL)
+    if (rc == 0 && (config->login != NULL || config->credentials.token[0] != '\0'))
         rc = refuse(why, "s3+nixl:// requires access keys that do not expire, because NIXL takes "
                          "them once; s3:// accepts temporary ones");
     if (rc == 0 && config->remember_ms > 0)

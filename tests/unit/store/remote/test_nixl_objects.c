@@ -147,6 +147,15 @@ static void expect_refused(int rc, const char *words)
     ck_assert_ptr_null(strstr(why, "hidden"));
 }
 
+/* With the credentials of the environment. */
+static int open_bucket(void)
+{
+    return tierce__connector_open(&connector, "s3+nixl://bucket?library=/nothing",
+                                  &(struct tierce__connector_opts){
+                                      .size = sizeof(struct tierce__connector_opts), .pool = pool},
+                                  why);
+}
+
 START_TEST(urls_that_cannot_work_are_refused)
 {
     expect_refused(open_url("libnixl_capi.so", ""), "absolute path");
@@ -154,14 +163,16 @@ START_TEST(urls_that_cannot_work_are_refused)
     expect_refused(open_url(NULL, ""), "library=");
     expect_refused(open_url("/nothing", "&remember=60s"), "does not accept remember");
     expect_refused(open_url("/nothing", "&size=1MiB"), "unknown parameter \"size\"");
+    setenv("AWS_ACCESS_KEY_ID", "ASIA", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "hidden", 1);
+    setenv("AWS_SESSION_TOKEN", "hidden-too", 1);
+    expect_refused(open_bucket(), "access keys that do not expire");
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    unsetenv("AWS_SESSION_TOKEN");
     setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
     setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nothing/token", 1);
-    expect_refused(
-        tierce__connector_open(&connector, "s3+nixl://bucket?library=/nothing",
-                               &(struct tierce__connector_opts){
-                                   .size = sizeof(struct tierce__connector_opts), .pool = pool},
-                               why),
-        "access keys that do not expire");
+    expect_refused(open_bucket(), "access keys that do not expire");
 }
 END_TEST
 
