@@ -207,6 +207,10 @@ struct s3_nixl {
     struct tierce__connector base;
     uint32_t magic;
     struct tierce__connector *s3, *nixl;
+    struct tierce__lock lock;
+    /* Under the lock. */
+    bool nixl_failed_last;                    /* unless S3 has had a failure since */
+    char s3_why[TIERCE__CONNECTOR_WHY_BYTES]; /* at that time */
 };
 
 /* A GET or PUT: first by NIXL, then, if that failed, by S3. */
@@ -214,7 +218,7 @@ struct s3_nixl_task {
     struct s3_nixl *owner;
     struct tierce__store_req *req;
     struct tierce__store_req call;
-    int failure; /* of NIXL */
+    int failure; /* of NIXL; TIERCE_E_UNSUPPORTED: it was not tried */
 };
 
 static struct s3_nixl *both_of(struct tierce__connector *connector)
@@ -248,9 +252,22 @@ static void begin_call(struct s3_nixl_task *task, tierce__store_done_fn *done)
     task->call.arg = task;
 }
 
+/* A request has ended with a failure of NIXL, or of S3. */
+static void note_failure(struct s3_nixl *both, bool is_of_nixl)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    both->s3->ops->why(both->s3, why);
+    tierce__lock_take(&both->lock);
+    both->nixl_failed_last = is_of_nixl;
+    memcpy(both->s3_why, why, sizeof(both->s3_why));
+    tierce__lock_drop(&both->lock);
+}
+
 static void s3_is_done(struct tierce__store_req *call)
 {
     struct s3_nixl_task *task = call->arg;
+    if (call->status != 0 && call->status != TIERCE_E_MISS)
+        note_failure(task->owner, false);
     bool is_failure = task->failure != TIERCE_E_UNSUPPORTED && task->failure != TIERCE_E_FORMAT;
     if (call->status == 0 && is_failure)
         tierce__nixl_log_failed(
@@ -258,17 +275,24 @@ static void s3_is_done(struct tierce__store_req *call)
     answer_task(task);
 }
 
+static void move_by_s3(struct s3_nixl_task *task, int failure)
+{
+    task->failure = failure;
+    begin_call(task, s3_is_done);
+    pass_to_s3(task->owner, &task->call);
+}
+
 static void nixl_is_done(struct tierce__store_req *call)
 {
     struct s3_nixl_task *task = call->arg;
     int rc = call->status;
+    if (rc == TIERCE_E_DEADLINE)
+        note_failure(task->owner, true);
     if (rc == 0 || rc == TIERCE_E_DEADLINE || rc == TIERCE_E_CANCELLED || rc == TIERCE_E_CLOSED) {
         answer_task(task);
         return;
     }
-    task->failure = rc;
-    begin_call(task, s3_is_done);
-    pass_to_s3(task->owner, &task->call);
+    move_by_s3(task, rc);
 }
 
 /* While a transfer of NIXL is in progress after its deadline, S3 moves the bytes: otherwise each
@@ -284,14 +308,17 @@ static void submit(struct tierce__connector *connector, struct tierce__store_req
 {
     struct s3_nixl *both = both_of(connector);
     bool moves_bytes = req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT;
-    bool is_by_nixl = moves_bytes && !has_late_transfer(both);
-    struct s3_nixl_task *task = is_by_nixl ? tierce__calloc(1, sizeof(*task)) : NULL;
+    struct s3_nixl_task *task = moves_bytes ? tierce__calloc(1, sizeof(*task)) : NULL;
     if (task == NULL) {
         pass_to_s3(both, req);
         return;
     }
     task->owner = both;
     task->req = req;
+    if (has_late_transfer(both)) {
+        move_by_s3(task, TIERCE_E_UNSUPPORTED);
+        return;
+    }
     begin_call(task, nixl_is_done);
     both->nixl->ops->submit(both->nixl, &task->call);
 }
@@ -300,7 +327,11 @@ static void get_why(struct tierce__connector *connector, char why[TIERCE__CONNEC
 {
     struct s3_nixl *both = both_of(connector);
     both->s3->ops->why(both->s3, why);
-    if (why[0] == '\0')
+    tierce__lock_take(&both->lock);
+    /* After lookups and pings that failed, only the text of S3 shows that its failure is newer. */
+    bool is_of_nixl = both->nixl_failed_last && strcmp(both->s3_why, why) == 0;
+    tierce__lock_drop(&both->lock);
+    if (is_of_nixl || why[0] == '\0')
         both->nixl->ops->why(both->nixl, why);
 }
 
@@ -323,6 +354,7 @@ static bool close_both(struct tierce__connector *connector, uint64_t deadline_ns
     bool all = both->nixl == NULL || both->nixl->ops->close(both->nixl, deadline_ns);
     if (both->s3 != NULL)
         all &= both->s3->ops->close(both->s3, deadline_ns);
+    tierce__lock_fini(&both->lock);
     both->magic = 0;
     tierce__free(both);
     return all;
@@ -361,6 +393,7 @@ static int make_s3_nixl(struct tierce__connector **out,
         return -ENOMEM;
     both->magic = S3_NIXL_MAGIC;
     both->base.ops = &both_ops;
+    tierce__lock_init(&both->lock, TIERCE__LOCK_CONNECTOR);
     int rc = open_halves(both, source, why);
     if (rc != 0) {
         (void)close_both(&both->base, TIERCE__DEADLINE_NEVER); /* nothing is in progress */

@@ -42,7 +42,7 @@ static struct {
     pthread_mutex_t lock;
     uint8_t *data; /* NULL: it is missing */
     size_t bytes;
-    atomic_bool refuses_nixl;
+    atomic_bool refuses_nixl, refuses_us;
     atomic_bool ignores_nixl;        /* its requests are answered when this is false again */
     _Atomic unsigned by_nixl, by_us; /* transfers */
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -80,7 +80,7 @@ static bool serve(int fd, const struct s3_request *request)
     atomic_fetch_add(is_nixl ? &store.by_nixl : &store.by_us, 1);
     while (is_nixl && store.ignores_nixl && !fake.ending)
         s3_fake_sleep(1);
-    if (is_nixl && store.refuses_nixl)
+    if (is_nixl ? store.refuses_nixl : store.refuses_us)
         return s3_fake_error(fd, "403 Forbidden", "AccessDenied");
     pthread_mutex_lock(&store.lock);
     bool ok = request->method[0] == 'G' ? give_range(fd, request) : take_object(fd, request);
@@ -284,17 +284,37 @@ static void submit_late(struct connector_call *call, uint64_t ms)
     connector->ops->submit(connector, &call->req);
 }
 
-/* NIXL cannot end a transfer: its late one costs a request its deadline, and no more. */
+static void expect_why(const char *words)
+{
+    const char *text = connector_why(connector);
+    ck_assert_msg(strstr(text, words) != NULL, "\"%s\" is not in \"%s\"", words, text);
+}
+
+static void expect_denied(void)
+{
+    store.refuses_us = true;
+    ck_assert_int_ne(connector_get(connector, pool, "n", 1, 77, 5000), 0);
+    expect_why("AccessDenied");
+    store.refuses_us = false;
+}
+
+/* NIXL cannot end a transfer: its late one costs a request its deadline, and no more. The reason is
+ * that of the last failure, also if S3 had the same failure before and has it again. */
 START_TEST(a_server_that_does_not_answer_nixl_is_used_without_it)
 {
     struct connector_call late;
     ck_assert_int_eq(connector_put(connector, pool, "n", 1, OBJECT_BYTES), 0);
+    store.refuses_nixl = true;
+    expect_denied();
+    store.refuses_nixl = false;
     store.ignores_nixl = true;
     do { /* on a busy machine, perhaps no thread takes the request by its deadline */
         submit_late(&late, 200);
         ck_assert_int_eq(connector_call_wait(&late), TIERCE_E_DEADLINE);
         tierce__buf_release(late.req.buf);
+        expect_why("deadline");
     } while (connector_stats(connector).calls_hanging == 0);
+    expect_denied();
     atomic_store(&store.by_us, 0);
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 77, 5000), 0);
     ck_assert_int_eq(connector_put(connector, pool, "n", 2, OBJECT_BYTES), 0);
