@@ -125,10 +125,15 @@ static void setup_open(void)
     ck_assert_msg(rc == 0, "%s", why);
 }
 
+static void close_open(void)
+{
+    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(10000)));
+}
+
 static void teardown_open(void)
 {
     ck_assert_ptr_null(strstr(connector_why(connector), "hidden"));
-    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(10000)));
+    close_open();
     teardown();
 }
 
@@ -228,18 +233,12 @@ START_TEST(registered_memory_goes_through_nixl)
 }
 END_TEST
 
-START_TEST(a_missing_object_is_a_miss_and_no_failure)
+/* A missing object is a miss. NIXL reports success for the first two reads beyond the end. */
+START_TEST(reads_of_missing_bytes_are_no_failures_of_nixl)
 {
     for (unsigned i = 0; i < 3; i++)
         ck_assert_int_eq(connector_get(connector, pool, "n", 1, 0, 5000), TIERCE_E_MISS);
     expect_transfers(3, 3);
-    ck_assert_uint_eq(recorded("nixl_failed"), 0);
-}
-END_TEST
-
-/* NIXL reports success for the first two of these reads. */
-START_TEST(a_read_beyond_the_end_of_the_object_fails)
-{
     ck_assert_int_eq(connector_put(connector, pool, "n", 1, 5000), 0);
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 0, 5001), TIERCE_E_FORMAT);
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 4096, 4096), TIERCE_E_FORMAT);
@@ -328,14 +327,72 @@ START_TEST(a_server_that_does_not_answer_nixl_is_used_without_it)
 }
 END_TEST
 
-START_TEST(other_memory_is_not_given_to_nixl)
+/* A connector that is opened and closed. Returns how many allocations an open makes. */
+static uint64_t open_once(void)
+{
+    (void)tierce__alloc_fail_nth(0);
+    ck_assert_int_eq(open_url(nixl_library(), ""), 0);
+    uint64_t made = tierce__alloc_fail_nth(0);
+    close_open();
+    return made;
+}
+
+/* The call of NIXL outlives the connector, and frees NIXL's half when it returns. */
+static void close_during_a_transfer(void)
+{
+    struct connector_call late;
+    ck_assert_int_eq(open_url(nixl_library(), ""), 0);
+    ck_assert_int_eq(connector_put(connector, pool, "n", 1, OBJECT_BYTES), 0);
+    store.ignores_nixl = true;
+    submit_late(&late, 100000);
+    WAIT_FOR(atomic_load(&store.by_nixl) > 1);
+    ck_assert(!connector->ops->close(connector, tierce__deadline_in_ms(50)));
+    ck_assert_int_eq(connector_call_wait(&late), TIERCE_E_CANCELLED);
+    store.ignores_nixl = false;
+    WAIT_FOR(atomic_load(&late.req.buf->refs) == 1);
+    tierce__buf_release(late.req.buf);
+}
+
+START_TEST(failed_opens_and_late_transfers_leave_nothing)
+{
+    uint64_t made = open_once(), live = tierce__alloc_live();
+    ck_assert_uint_gt(made, 4);
+    for (uint64_t nth = 1; nth <= made; nth++) {
+        (void)tierce__alloc_fail_nth(nth);
+        int rc = open_url(nixl_library(), "");
+        (void)tierce__alloc_fail_nth(0);
+        ck_assert_int_eq(rc, -ENOMEM);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    close_during_a_transfer();
+    WAIT_FOR(tierce__alloc_live() == live);
+}
+END_TEST
+
+static void get_without_memory_for_a_task(void)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__STORE_GET, "n", 0);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, 5000), 0);
+    call.req.length = 5000;
+    (void)tierce__alloc_fail_nth(1);
+    connector->ops->submit(connector, &call.req);
+    ck_assert_int_eq(connector_call_wait(&call), 0);
+    ck_assert_uint_gt(tierce__alloc_fail_nth(0), 0);
+    ck_assert(connector_is_object(call.req.buf->data, 1, 0, 5000));
+    tierce__buf_release(call.req.buf);
+}
+
+START_TEST(some_requests_are_not_given_to_nixl)
 {
     struct tierce__pool *other = connector_pool();
     ck_assert_int_eq(connector_put(connector, other, "n", 1, OBJECT_BYTES), 0);
     ck_assert_int_eq(connector_get(connector, other, "n", 1, 0, OBJECT_BYTES), 0);
     expect_transfers(0, 2);
-    ck_assert_uint_eq(recorded("nixl_failed"), 0);
     tierce__pool_destroy(other);
+    get_without_memory_for_a_task();
+    expect_transfers(0, 1);
+    ck_assert_uint_eq(recorded("nixl_failed"), 0);
 }
 END_TEST
 
@@ -359,15 +416,16 @@ int main(void)
     suite_add_tcase(suite, refused);
     tcase_add_checked_fixture(closed, setup, teardown);
     tcase_add_test(closed, a_missing_plugin_is_refused);
+    tcase_add_test(closed, failed_opens_and_late_transfers_leave_nothing);
+    tcase_set_timeout(closed, 60);
     tcase_add_checked_fixture(open, setup_open, teardown_open);
     tcase_set_timeout(open, 60);
     tcase_add_test(open, registered_memory_goes_through_nixl);
-    tcase_add_test(open, a_missing_object_is_a_miss_and_no_failure);
-    tcase_add_test(open, a_read_beyond_the_end_of_the_object_fails);
+    tcase_add_test(open, reads_of_missing_bytes_are_no_failures_of_nixl);
     tcase_add_test(open, each_last_byte_is_read);
     tcase_add_test(open, a_transfer_that_nixl_cannot_make_is_repeated_without_it);
     tcase_add_test(open, a_server_that_does_not_answer_nixl_is_used_without_it);
-    tcase_add_test(open, other_memory_is_not_given_to_nixl);
+    tcase_add_test(open, some_requests_are_not_given_to_nixl);
     tcase_add_test(open, a_server_that_is_down_is_reported);
     if (nixl_library() != NULL) {
         suite_add_tcase(suite, closed);
