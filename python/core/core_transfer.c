@@ -2,6 +2,7 @@
 #include "python/core/core.h"
 
 #include "engine/load/load_rotate.h"
+#include "engine/store/store_watch.h"
 
 /* Whether this thread may use a store or a load now; false with an exception set. */
 static bool can_use(const void *handle, bool busy, const char *what)
@@ -57,6 +58,16 @@ static PyObject *store_layer(PyObject *self, PyObject *arg)
     return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 
+static PyObject *store_tell_layers(PyObject *self, PyObject *unused)
+{
+    StoreObject *s = (StoreObject *)self;
+    (void)unused;
+    if (!can_use(s->store, s->busy, "store"))
+        return NULL;
+    int rc = tierce__store_tell(s->store);
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+}
+
 static PyObject *store_end(PyObject *self, PyObject *unused)
 {
     StoreObject *s = (StoreObject *)self;
@@ -88,6 +99,9 @@ static PyMethodDef store_methods[] = {
     {"layer", store_layer, METH_O,
      "layer(index: int) -> None\n\nCopies one layer out of the engine's memory, in order; out of a "
      "GPU's: enqueues the copy after the stream's work."},
+    {"tell_layers", store_tell_layers, METH_NOARGS,
+     "tell_layers() -> None\n\nTells the node each layer from now on, so that a push of another "
+     "worker sends it at once. Does nothing without a node."},
     {"end", store_end, METH_NOARGS,
      "end() -> int\n\nPublishes; returns the blocks stored. Waits for copies out of a GPU's "
      "memory; "

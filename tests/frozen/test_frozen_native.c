@@ -159,6 +159,7 @@ static const struct {
      "NOTE_TOKENS",
      {.note_tokens = {141, 142, CHAIN, {cells, 2}}},
      {.hello = {{0}}}},
+    {TIERCE__NATIVE_STORE_LAYERS, "STORE_LAYERS", {.store_layers = {167, 168}}, {.hello = {{0}}}},
 };
 
 #define COUNT (sizeof(messages) / sizeof(messages[0]))

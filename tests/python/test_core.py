@@ -352,6 +352,17 @@ def test_the_description_stays_while_it_is_used(engine):
     paged.view.set_paged(*paged.where)
 
 
+def test_without_a_node_layers_are_told_to_nobody(engine):
+    paged = Paged(engine)
+    store = paged.view.store_begin(paged.chain(), BLOCKS, IDS)
+    store.tell_layers()
+    store.layer(0)
+    store.tell_layers()
+    store.abort()
+    with pytest.raises(ValueError, match="closed"):
+        store.tell_layers()
+
+
 def test_a_wrong_description_changes_nothing(engine):
     paged = Paged(engine)
     for wrong in ([1, "x"], [CELL, CELL]), ([1, 1], [8, -1]):

@@ -86,6 +86,8 @@ static inline int32_t native_ask(struct native_client *c, enum tierce__native_op
     NATIVE_ASSERT(tierce__native_pack_request(&c->frame, op, ask) == 0);
     /* A rejected client is notified before its first request. */
     (void)send(c->fd, c->frame.bytes, c->frame.used, MSG_NOSIGNAL);
+    if (!tierce__native_is_answered(op))
+        return 0;
     if (!native_receive(c->fd, head, sizeof(head), pool_fd != NULL ? pool_fd : &none))
         return NATIVE_GONE;
     NATIVE_ASSERT(tierce__native_head(&bytes, &status, head) == 0);

@@ -228,10 +228,14 @@ class PushesChunks:
 
     def push_store(self, view, chain, request, store) -> None:
         """A store of a request begins, or has nothing to store (None). The first worker pushes the chunks of all, out of
-        the node's memory. A failure costs the push only."""
+        the node's memory; the others tell the node their layers. A failure costs the push only."""
         try:
-            if request.push is not None and self.ranks.first:
+            if request.push is None:
+                return
+            if self.ranks.first:
                 self.pushes.watch(view, chain, request.session, request.push, store, request.save.to_block)
+            elif store is not None:
+                store.tell_layers()
         except Exception as error:
             log.warning("a prompt is not pushed to its decoder: %r", error)
 

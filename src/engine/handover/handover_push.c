@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/threads/threads.h"
 #include "core/key/key_text.h"
+#include "engine/handover/handover_filling.h"
 #include "engine/handover/handover_push_lent.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/peer/peer_tls.h"
@@ -40,9 +41,8 @@ struct item {
     struct tierce_plugin_name name;
     struct tierce__buf *buf;
     uint64_t header_bytes;
-    uint64_t ready; /* the payload before it may be sent */
-    uint64_t sent;  /* payload; from the header's end */
-    bool is_sealed; /* the header may be sent */
+    struct tierce__filling payload; /* a run for each rank that fills layers of it */
+    bool is_sealed;                 /* the header may be sent, and the payload is filled */
     bool has_header;
     uint32_t unanswered;         /* ranges */
     uint64_t ask_ns, give_up_ns; /* without room: asked again, and until when */
@@ -149,9 +149,16 @@ static int make_item(struct item **out, const struct tierce__key *key, const uin
     TIERCE_ASSERT(bytes > 0 && header_bytes > OPENING && buf->bytes > header_bytes);
     item->name = (struct tierce_plugin_name){item->text, (size_t)bytes};
     item->buf = buf;
-    item->header_bytes = item->ready = item->sent = header_bytes;
+    item->header_bytes = header_bytes;
+    tierce__filling_init(&item->payload, header_bytes, buf->bytes);
     *out = item;
     return 0;
+}
+
+static void seal(struct item *item)
+{
+    tierce__filling_note(&item->payload, item->header_bytes, item->buf->bytes);
+    item->is_sealed = true;
 }
 
 static bool is_sealed(const struct tierce__buf *buf)
@@ -186,8 +193,7 @@ int64_t tierce__push_held(struct tierce__push *push, struct tierce_view *view,
             tierce__buf_release(buf);
             break;
         }
-        item->ready = buf->bytes;
-        item->is_sealed = true;
+        seal(item);
         count++;
         tierce__lock_take(&push->lock);
         tierce__list_push_back(&push->items, &item->node);
@@ -211,7 +217,7 @@ static void free_watch(struct push_watch *watch)
     tierce__free(watch);
 }
 
-static void filled(struct tierce__store_watch *base, uint32_t layer)
+static void filled(struct tierce__store_watch *base, uint32_t from, uint32_t to)
 {
     struct push_watch *watch = TIERCE__CONTAINER_OF(base, struct push_watch, base);
     struct tierce__push *push = watch->push;
@@ -219,8 +225,11 @@ static void filled(struct tierce__store_watch *base, uint32_t layer)
     for (size_t i = 0; i < watch->count; i++) {
         const struct tierce__shape *shape = &watch->shapes[i];
         struct item *item = watch->items[i];
-        bool is_last = layer + 1 == shape->geometry.layer_count; /* the padding follows it */
-        item->ready = is_last ? item->buf->bytes : tierce__shape_offset(shape, layer + 1);
+        uint32_t count = shape->geometry.layer_count;
+        TIERCE_ASSERT(from < to && to <= count);
+        /* The padding follows the last layer. */
+        uint64_t end = to == count ? item->buf->bytes : tierce__shape_offset(shape, to);
+        tierce__filling_note(&item->payload, tierce__shape_offset(shape, from), end);
     }
     tierce__cond_broadcast(&push->changed);
     tierce__lock_drop(&push->lock);
@@ -236,8 +245,7 @@ static void ended(struct tierce__store_watch *base, bool complete)
         if (push->is_over) {
             end_item(push, item, TIERCE_E_CANCELLED, "the push was given up");
         } else if (complete && is_sealed(item->buf)) {
-            item->ready = item->buf->bytes;
-            item->is_sealed = true;
+            seal(item);
         } else {
             end_item(push, item, TIERCE_E_CANCELLED, "the store of the chunk was given up");
         }
@@ -282,18 +290,19 @@ static struct push_watch *make_watch(struct tierce__push *push)
 static int add_rooms(struct push_watch *watch, const struct tierce__watched *what)
 {
     struct tierce__push *push = watch->push;
+    /* Other threads may tell layers meanwhile: of the chunks that are counted. */
     watch->shapes = tierce__calloc(what->count, sizeof(*watch->shapes));
     watch->items = tierce__calloc(what->count, sizeof(struct item *));
     int rc = watch->shapes != NULL && watch->items != NULL ? 0 : -ENOMEM;
-    for (; rc == 0 && watch->count < what->count; watch->count++) {
+    for (size_t i = 0; rc == 0 && i < what->count; i++) {
         struct item *item;
-        const struct tierce__room *room = &what->rooms[watch->count];
-        TIERCE_ASSERT(room->buf != NULL);
-        rc = make_of_room(&item, &watch->shapes[watch->count], what->view, room);
+        TIERCE_ASSERT(what->rooms[i].buf != NULL);
+        rc = make_of_room(&item, &watch->shapes[i], what->view, &what->rooms[i]);
         if (rc < 0)
             break;
-        watch->items[watch->count] = item;
+        watch->items[i] = item;
         tierce__lock_take(&push->lock);
+        watch->count++;
         tierce__list_push_back(&push->items, &item->node);
         tierce__lock_drop(&push->lock);
     }
@@ -323,9 +332,12 @@ int tierce__push_reserved(struct tierce__push *push, const struct tierce_view *v
     if (watch == NULL)
         return -ENOMEM;
     int rc = tierce__reserve_watch(reservation, view, &watch->base, &what);
-    if (rc == 0)
-        return add_rooms(watch, &what);
-    ended(&watch->base, false);
+    if (rc < 0) {
+        ended(&watch->base, false);
+        return rc;
+    }
+    rc = add_rooms(watch, &what);
+    tierce__reserve_tell_watch(reservation);
     return rc;
 }
 
@@ -417,7 +429,7 @@ static bool read_answer(struct tierce__push *push)
 static bool has_bytes(const struct item *item)
 {
     return item->state == ITEM_OPENED &&
-           (item->sent < item->ready || (item->is_sealed && !item->has_header));
+           (tierce__filling_has(&item->payload) || (item->is_sealed && !item->has_header));
 }
 
 /* The next range of a chunk that has one: the payload first, then the header. */
@@ -428,12 +440,11 @@ static void take_range(struct item *item, struct tierce__link_range *range)
         range->offset = 0;
         range->length = OPENING;
         item->state = ITEM_ASKED;
-    } else if (item->sent < item->ready) {
-        range->offset = item->sent;
-        range->length = item->ready - item->sent < RANGE_MAX ? item->ready - item->sent : RANGE_MAX;
-        item->sent += range->length;
-    } else {
-        TIERCE_ASSERT(item->is_sealed && item->sent == item->buf->bytes);
+        return;
+    }
+    range->length = tierce__filling_take(&item->payload, &range->offset, RANGE_MAX);
+    if (range->length == 0) {
+        TIERCE_ASSERT(item->is_sealed);
         range->offset = OPENING;
         range->length = item->header_bytes - OPENING;
         item->has_header = true;

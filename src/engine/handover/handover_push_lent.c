@@ -95,7 +95,8 @@ int tierce__lent_push_watch(struct tierce__lent_push *push, struct tierce_store 
     const struct tierce_view *view = tierce__store_at_node(store, &node, &ask.session);
     if (node != push->node)
         return 0; /* the node was restarted, and with it the push has ended */
-    return ask_node(push, view, NULL, ask, NULL) == -ENOMEM ? -ENOMEM : 0;
+    int rc = ask_node(push, view, NULL, ask, NULL);
+    return rc == -ENOMEM ? rc : tierce__store_tell(store);
 }
 
 void tierce__lent_push_end(struct tierce__lent_push *push)

@@ -5,10 +5,8 @@
 #include "engine/node_client/client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -203,28 +201,6 @@ static int connect_as(struct tierce__node_connection **out,
 
 /* ---- a peer ---- */
 
-/* Maps the pool. The descriptor must have a fixed length; otherwise an access could kill the
- * process. */
-static int map_pool(uint8_t **out, int fd, uint64_t bytes)
-{
-    struct stat status;
-    if (fd < 0 || fstat(fd, &status) < 0 || bytes == 0 || (uint64_t)status.st_size < bytes)
-        return TIERCE_E_FORMAT;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-        return TIERCE_E_FORMAT;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return -errno;
-    if (madvise(memory, bytes, MADV_DONTFORK) < 0) {
-        int rc = -errno;
-        munmap(memory, bytes);
-        return rc;
-    }
-    *out = memory;
-    return 0;
-}
-
 static void free_peer(struct tierce__node_session *peer)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &peer->idle)
@@ -272,7 +248,7 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
     int fd = -1;
     int rc = meet(peer, &fd, deadline_ns);
     if (rc == 0)
-        rc = map_pool(&peer->memory, fd, peer->welcome.pool_bytes);
+        rc = tierce__client_map(&peer->memory, fd, peer->welcome.pool_bytes);
     if (rc == 0)
         tierce__pinnings_set(&peer->pinnings, peer->memory, peer->welcome.pool_bytes, false);
     if (fd >= 0)
@@ -315,6 +291,11 @@ uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer)
 bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer)
 {
     return (peer->welcome.tiers & TIERCE__NATIVE_ASKS_TOKENS) != 0;
+}
+
+bool tierce__node_session_takes_layers(const struct tierce__node_session *peer)
+{
+    return (peer->welcome.tiers & TIERCE__NATIVE_TAKES_LAYERS) != 0;
 }
 
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer)
@@ -774,6 +755,24 @@ int tierce__node_session_tell(struct tierce__node_session *peer, enum tierce__na
     if (rc == 0)
         tierce__node_session_done(&asking);
     return rc;
+}
+
+int tierce__node_session_post(struct tierce__node_session *peer, enum tierce__native_op op,
+                              const union tierce__native_request *question)
+{
+    struct tierce__node_connection *c;
+    TIERCE_DASSERT(!tierce__native_is_answered(op));
+    int rc = take_connection(&c, peer, false, 0);
+    if (rc < 0)
+        return TIERCE_E_DOWN;
+    rc = c != NULL ? tierce__native_pack_request(&c->frame, op, question) : TIERCE_E_DOWN;
+    if (rc == 0) {
+        rc = tierce__client_send(c->fd, c->frame.bytes, c->frame.used, 0);
+        if (rc < 0)
+            cut(c); /* a part may have been sent */
+    }
+    return_connection(peer, c);
+    return rc < 0 ? TIERCE_E_DOWN : 0;
 }
 
 uint64_t tierce__node_session_end(struct tierce__node_session *peer, struct tierce__owed *owed,

@@ -65,6 +65,9 @@ uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer);
 /* Whether it publishes KV events with tokens, and so accepts NOTE_TOKENS. */
 bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer);
 
+/* Whether it accepts STORE_LAYERS. */
+bool tierce__node_session_takes_layers(const struct tierce__node_session *peer);
+
 /* The version of the native protocol that both sides know. */
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer);
 
@@ -103,6 +106,11 @@ void tierce__node_session_done(struct tierce__asking *asking);
 /* Sends a request whose answer has no content. */
 int tierce__node_session_tell(struct tierce__node_session *peer, enum tierce__native_op op,
                               const union tierce__native_request *question, uint64_t deadline_ns);
+
+/* Sends a request that has no answer. Returns TIERCE_E_DOWN if none was sent: no connection is
+ * idle, or the node does not read. Does not block. */
+int tierce__node_session_post(struct tierce__node_session *peer, enum tierce__native_op op,
+                              const union tierce__native_request *question);
 
 /*
  * The pending end of a load, store or prefetch. It must reach the node: if it cannot be sent now,
@@ -192,6 +200,11 @@ TIERCE_MUSTUSE int tierce__client_push_poll(struct tierce_engine *engine, uint64
 /* The numbers by which the node identifies the space: of the session and of the store. */
 void tierce__client_store_number(const struct tierce__lender_space *space, uint64_t *node,
                                  uint64_t *number);
+
+/* A watch that tells the node the layers of the store: for the store, which ends before it does. It
+ * holds the peer. *out is NULL if the node is of an older version. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__client_store_tell(struct tierce__store_watch **out,
+                                             const struct tierce__lender_space *space);
 
 /*
  * Stores and loads in the memory of a node's pool. If no node answers, there is nothing to store or

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -94,4 +97,24 @@ int tierce__client_receive(int fd, uint8_t *bytes, size_t count, int *passed, ui
     TIERCE_DASSERT(fd >= 0);
     struct iovec piece = {.iov_base = bytes, .iov_len = count};
     return status_of(tierce__stream_receive_passed(fd, piece, passed, deadline_ns));
+}
+
+int tierce__client_map(uint8_t **out, int fd, uint64_t bytes)
+{
+    struct stat status;
+    if (fd < 0 || fstat(fd, &status) < 0 || bytes == 0 || (uint64_t)status.st_size < bytes)
+        return TIERCE_E_FORMAT;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return TIERCE_E_FORMAT;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return -errno;
+    if (madvise(memory, bytes, MADV_DONTFORK) < 0) {
+        int rc = -errno;
+        munmap(memory, bytes);
+        return rc;
+    }
+    *out = memory;
+    return 0;
 }

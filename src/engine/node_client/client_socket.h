@@ -34,6 +34,11 @@ TIERCE_MUSTUSE int tierce__client_await(int fd, uint64_t deadline_ns);
 TIERCE_MUSTUSE int tierce__client_receive(int fd, uint8_t *bytes, size_t count, int *passed,
                                           uint64_t deadline_ns);
 
+/* Maps a node's pool, which children of fork do not inherit. The descriptor must have a fixed
+ * length; otherwise an access could kill the process. Errors: TIERCE_E_FORMAT (it has none, or is
+ * shorter), negative errno. */
+TIERCE_MUSTUSE int tierce__client_map(uint8_t **out, int fd, uint64_t bytes);
+
 /* For a child of fork, before any other call: closes its copies of the parent's connections, so
  * that they end with the parent. */
 void tierce__client_enter_child(void);

@@ -10,6 +10,7 @@
 #include "engine/load/scatter.h"
 #include "engine/observe/operate.h"
 #include "engine/store/gather.h"
+#include "engine/store/store_watch.h"
 
 /* A node that keeps its deadlines may be so late, because it is busy. */
 #define GRACE_MS 1000u
@@ -148,6 +149,48 @@ void tierce__client_store_number(const struct tierce__lender_space *space, uint6
 {
     *node = tierce__node_session_number(space->remote->peer);
     *number = space->remote->number;
+}
+
+/* Tells the node the layers of a store. */
+struct teller {
+    struct tierce__store_watch base;
+    struct tierce__node_session *peer;
+    uint64_t number; /* of the store, there */
+};
+
+/* A layer that cannot be sent now is told with the next one, or by the end of the store. */
+static void tell_filled(struct tierce__store_watch *base, uint32_t from, uint32_t to)
+{
+    const struct teller *teller = TIERCE__CONTAINER_OF(base, struct teller, base);
+    const union tierce__native_request question = {
+        .store_layers = {.store = teller->number, .layers = to - from}};
+    TIERCE_DASSERT(from < to);
+    (void)tierce__node_session_post(teller->peer, TIERCE__NATIVE_STORE_LAYERS, &question);
+}
+
+static void end_teller(struct tierce__store_watch *base, bool complete)
+{
+    struct teller *teller = TIERCE__CONTAINER_OF(base, struct teller, base);
+    (void)complete; /* the node knows it by the end of the store */
+    tierce__node_session_release(teller->peer);
+    tierce__free(teller);
+}
+
+int tierce__client_store_tell(struct tierce__store_watch **out,
+                              const struct tierce__lender_space *space)
+{
+    struct tierce__node_session *peer = space->remote->peer;
+    *out = NULL;
+    if (!tierce__node_session_takes_layers(peer))
+        return 0;
+    struct teller *teller = tierce__calloc(1, sizeof(*teller));
+    if (teller == NULL)
+        return -ENOMEM;
+    *teller = (struct teller){.base = {tell_filled, end_teller},
+                              .peer = tierce__node_session_acquire(peer),
+                              .number = space->remote->number};
+    *out = &teller->base;
+    return 0;
 }
 
 void tierce__client_store_give_up(struct tierce__lender_space *space)

@@ -23,6 +23,10 @@
 #include "engine/why/requests.h"
 #include "engine/why/why.h"
 
+/* Later layers are told at the end only. */
+#define FILLED_MAX   4096u
+#define FILLED_WORDS (FILLED_MAX / 64u)
+
 /* One chunk that is being stored. */
 struct reserve_chunk {
     struct tierce__storage_chunk record;
@@ -62,7 +66,10 @@ struct tierce__reservation {
     struct tierce__line line;        /* for the access log */
 
     struct tierce__writes *writes;               /* to slower tiers */
-    _Atomic(struct tierce__store_watch *) watch; /* NULL: none; release, acquire */
+    _Atomic(struct tierce__store_watch *) watch; /* NULL: none. Sequentially consistent, as filled:
+                                                    reserve_filled writes it and then reads watch,
+                                                    and a watcher the other way round */
+    _Atomic uint64_t filled[FILLED_WORDS];       /* a bit for each layer */
 
     /* From end on. */
     struct tierce__parked parked;
@@ -614,6 +621,35 @@ int tierce__reserve_watch(struct tierce__reservation *r, const struct tierce_vie
     return 0;
 }
 
+void tierce__reserve_filled(struct tierce__reservation *r, uint32_t from, uint32_t to)
+{
+    to = to < FILLED_MAX ? to : FILLED_MAX;
+    if (from >= to)
+        return;
+    for (uint32_t i = from; i < to; i++)
+        atomic_fetch_or(&r->filled[i / 64], UINT64_C(1) << (i % 64));
+    struct tierce__store_watch *watch = atomic_load(&r->watch);
+    if (watch != NULL)
+        watch->filled(watch, from, to);
+}
+
+static bool is_filled(struct tierce__reservation *r, uint32_t layer)
+{
+    return (atomic_load(&r->filled[layer / 64]) & UINT64_C(1) << (layer % 64)) != 0;
+}
+
+void tierce__reserve_tell_watch(struct tierce__reservation *r)
+{
+    struct tierce__store_watch *watch = atomic_load(&r->watch);
+    TIERCE_DASSERT(watch != NULL);
+    for (uint32_t from = 0, to; from < FILLED_MAX; from = to + 1) {
+        for (to = from; to < FILLED_MAX && is_filled(r, to);)
+            to++;
+        if (to > from)
+            watch->filled(watch, from, to);
+    }
+}
+
 static int64_t publish_all(struct tierce__reservation *r)
 {
     struct tierce__list ready;
@@ -626,7 +662,7 @@ static int64_t publish_all(struct tierce__reservation *r)
 
 int64_t tierce__reserve_end(struct tierce__reservation *r, bool complete)
 {
-    struct tierce__store_watch *watch = atomic_load_explicit(&r->watch, memory_order_acquire);
+    struct tierce__store_watch *watch = atomic_load(&r->watch);
     int64_t blocks = 0;
     TIERCE_DASSERT(r->published == 0 && r->blocks == 0);
     complete = complete && !r->given_up && seal(r);

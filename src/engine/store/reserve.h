@@ -54,12 +54,21 @@ TIERCE_MUSTUSE int tierce__reserve_begin(struct tierce__reservation **out, struc
 const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservation *reservation,
                                                  size_t *count);
 
-/* The watch's `ended` is called when the reservation ends; `filled` is not called. [borrow until
- * then] watch. Errors: TIERCE_E_ARGUMENT (the reservation is of another view, or is watched). */
+/* The watch is called as layers are filled (tierce__reserve_filled), also during this call, and
+ * when the reservation ends. [borrow until then] watch. Layers that were filled before may be
+ * missing: tierce__reserve_tell_watch tells them. Errors: TIERCE_E_ARGUMENT (the reservation is of
+ * another view, or is watched). */
 TIERCE_MUSTUSE int tierce__reserve_watch(struct tierce__reservation *reservation,
                                          const struct tierce_view *view,
                                          struct tierce__store_watch *watch,
                                          struct tierce__watched *out);
+
+/* A writer has filled layers [from, to) of all rooms. For a node, whose clients write: any number
+ * of threads, before the end. */
+void tierce__reserve_filled(struct tierce__reservation *reservation, uint32_t from, uint32_t to);
+
+/* Tells the watch all layers that have been filled. */
+void tierce__reserve_tell_watch(struct tierce__reservation *reservation);
 
 /* The reservation will not be published; from now on other requests may store its chunks. Its rooms
  * stay until end, because a writer may still use them. */

@@ -89,9 +89,9 @@ static void drop_kept(void *arg)
 /* The device may still compute later layers: all its work was enqueued in advance. */
 static void tell_layers(struct tierce_store *store, uint64_t deadline_ns)
 {
-    uint32_t layer = store->gather.view->part.first_layer;
+    uint32_t first = store->gather.view->part.first_layer, end = first;
     while (tierce__transit_settle_next(store->transit, deadline_ns))
-        store->watch->filled(store->watch, layer++);
+        store->watch->filled(store->watch, first, ++end);
 }
 
 static int64_t end_device(struct tierce_store *store, bool complete)
@@ -187,8 +187,9 @@ int tierce_store_layer(struct tierce_store *store, uint32_t layer)
     if (store->transit != NULL)
         return enqueue_layer(store, layer);
     int rc = tierce__gather_layer(&store->gather, layer);
+    uint32_t first = store->gather.view->part.first_layer;
     if (rc == 0 && store->watch != NULL)
-        store->watch->filled(store->watch, store->gather.view->part.first_layer + layer);
+        store->watch->filled(store->watch, first, first + layer + 1);
     return rc;
 }
 
@@ -199,6 +200,13 @@ void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch 
     TIERCE_ASSERT(store->watch == NULL && store->gather.next_layer == 0);
     store->watch = watch;
     *out = (struct tierce__watched){store->gather.view, store->space.rooms, store->space.count};
+}
+
+int tierce__store_tell(struct tierce_store *store)
+{
+    TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    bool tells = store->engine->level_count == 0 && store->watch == NULL;
+    return tells ? tierce__client_store_tell(&store->watch, &store->space) : 0;
 }
 
 const struct tierce_view *tierce__store_at_node(const struct tierce_store *store, uint64_t *node,

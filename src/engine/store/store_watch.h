@@ -10,16 +10,20 @@
  *
  *     tierce__store_watch(store, &watch, &what);      // before its first layer
  *
- * In a node, a watch sees a reservation, which clients fill (tierce__reserve_watch): the end alone.
+ * In a node, a watch sees a reservation, which clients fill (tierce__reserve_watch): the layers
+ * that they tell (tierce__store_tell), part by part, and the end.
  *
- * Both functions are called by the thread that works on the store, under no lock. `ended` is the
- * last call, also for a store that is aborted or given up. For memory of a device,
- * the end of the store reports the layers, as each copy ends: the device may compute meanwhile.
+ * `filled` is called by the thread that works on the store, under no lock; in a node by the threads
+ * of all clients that write parts, several at a time, under NATIVE_CLIENT. `ended` is the last
+ * call, under no lock, also for a store that is aborted or given up. For memory of a device, the
+ * end of the store reports the layers, as each copy ends: the device may compute meanwhile.
  */
 
 struct tierce__store_watch {
-    /* The cells of a layer of the chunk, counted from 0, are in all rooms. */
-    void (*filled)(struct tierce__store_watch *watch, uint32_t layer);
+    /* The cells of layers [from, to) of the chunk, counted from 0, are in all rooms. `from` is
+     * the first one of a part, so calls repeat layers. Calls of several threads may come in any
+     * order. */
+    void (*filled)(struct tierce__store_watch *watch, uint32_t from, uint32_t to);
     /* `complete`: the rooms are sealed chunks, unless publishing them was impossible. */
     void (*ended)(struct tierce__store_watch *watch, bool complete);
 };
@@ -33,6 +37,11 @@ struct tierce__watched {
 /* [borrow until ended] watch. Once for each store. */
 void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch *watch,
                          struct tierce__watched *out);
+
+/* Has a store of a node's client tell the node each layer that it fills from now on. It does not
+ * wait for the node: a layer that cannot be told now is told with the next one, or by the end. Does
+ * nothing for a store of own tiers, or with a node of an older version. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__store_tell(struct tierce_store *store);
 
 /* Of a store of a node's client: its view, the number of the node's session
  * (tierce__node_session_number), and that of the store there. */

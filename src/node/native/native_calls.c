@@ -85,15 +85,15 @@ static int answer_hello(struct tierce__native_call *call)
     if (rc < 0)
         return rc;
     uint32_t asks = native->engine->kv_tokens != NULL ? TIERCE__NATIVE_ASKS_TOKENS : 0;
-    call->say.hello =
-        (struct tierce__native_welcome){.boot = native->boot,
-                                        .pool_bytes = native->memory.bytes,
-                                        .tiers = tierce__engine_tiers(native->engine) | asks,
-                                        .lookup_ms = config->lookup_ms,
-                                        .load_ms = config->load_ms,
-                                        .store_ms = config->store_ms,
-                                        .pin_ms = config->pin_ms,
-                                        .prefetch_ms = config->prefetch_ms};
+    call->say.hello = (struct tierce__native_welcome){
+        .boot = native->boot,
+        .pool_bytes = native->memory.bytes,
+        .tiers = tierce__engine_tiers(native->engine) | asks | TIERCE__NATIVE_TAKES_LAYERS,
+        .lookup_ms = config->lookup_ms,
+        .load_ms = config->load_ms,
+        .store_ms = config->store_ms,
+        .pin_ms = config->pin_ms,
+        .prefetch_ms = config->prefetch_ms};
     memcpy(call->say.hello.client, call->connection->client->id, TIERCE__NATIVE_ID_BYTES);
     return 0;
 }
@@ -332,6 +332,7 @@ static int reserve(struct tierce__native_call *call, const struct tierce__native
         tierce__free(store);
         return rc;
     }
+    store->part = about->view->part;
     store->open.deadline_ns = tierce__deadline_in_ms(pin_ms);
     call->say.store_begin.left_ms = pin_ms;
     rc = tell_rooms(call, store);
@@ -390,6 +391,13 @@ static int answer_store_end(struct tierce__native_call *call)
     int64_t blocks = tierce__native_end_store(call->client, store, ask->complete == 1);
     call->say.store_end.count = (uint64_t)blocks;
     return was_late ? TIERCE__NATIVE_UNKNOWN : 0;
+}
+
+static int answer_store_layers(struct tierce__native_call *call)
+{
+    const struct tierce__native_store_layers *ask = &call->ask.store_layers;
+    tierce__native_note_layers(call->client, ask->store, ask->layers);
+    return 0;
 }
 
 /* ---- prefetch -------------------------------------------------------------------------------- */
@@ -562,6 +570,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
     [TIERCE__NATIVE_HAND_OVER] = tierce__native_answer_hand_over,
     [TIERCE__NATIVE_NOTE_TOKENS] = answer_note_tokens,
     [TIERCE__NATIVE_PUSH_POLL] = tierce__native_answer_push_poll,
+    [TIERCE__NATIVE_STORE_LAYERS] = answer_store_layers,
 };
 
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)
@@ -616,6 +625,10 @@ int tierce__native_answer(struct tierce__native_connection *connection, uint32_t
     int status = answers[op](&call);
     if (op == TIERCE__NATIVE_HELLO && status == TIERCE_E_FORMAT)
         return status;
+    if (!tierce__native_is_answered((enum tierce__native_op)op)) {
+        connection->out.used = 0;
+        return 0;
+    }
     if (status == 0)
         note_begun(&call, (enum tierce__native_op)op);
     return tierce__native_pack_answer(&connection->out, (enum tierce__native_op)op, status,

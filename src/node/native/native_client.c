@@ -88,6 +88,24 @@ struct tierce__native_open *tierce__native_take(struct tierce__native_client *cl
     return *later ? NULL : open;
 }
 
+/* The lock keeps the store from ending meanwhile. It is not marked as busy: its end may come on
+ * another connection at the same time, and would find a busy store aborted. */
+void tierce__native_note_layers(struct tierce__native_client *client, uint64_t number,
+                                uint32_t layers)
+{
+    tierce__lock_take(&client->lock);
+    struct tierce__native_open *open = find(client, TIERCE__NATIVE_STORES, number);
+    const struct tierce__native_held_store *store =
+        open != NULL ? TIERCE__CONTAINER_OF(open, struct tierce__native_held_store, open) : NULL;
+    if (store != NULL && !store->late) {
+        const struct tierce_part *part = &store->part;
+        uint32_t count = layers < part->layer_count ? layers : part->layer_count;
+        tierce__reserve_filled(store->share.reservation, part->first_layer,
+                               part->first_layer + count);
+    }
+    tierce__lock_drop(&client->lock);
+}
+
 bool tierce__native_hold(struct tierce__native_client *client, uint64_t bytes)
 {
     uint64_t max = client->native->node->config->native_memory_max;

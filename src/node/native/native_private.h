@@ -85,6 +85,7 @@ struct tierce__native_held_load {
 struct tierce__native_held_store {
     struct tierce__native_open open;
     struct tierce__share share;
+    struct tierce_part part; /* that its client writes */
     uint64_t bytes;
     bool late;
 };
@@ -214,6 +215,10 @@ struct tierce__native_open *tierce__native_take(struct tierce__native_client *cl
                                                 enum tierce__native_list list, uint64_t number,
                                                 bool *later);
 
+/* Notes that a client has written the first `layers` layers of a store, which may have ended. */
+void tierce__native_note_layers(struct tierce__native_client *client, uint64_t number,
+                                uint32_t layers);
+
 /* Bytes of loads and stores; false: beyond the limit. */
 TIERCE_MUSTUSE bool tierce__native_hold(struct tierce__native_client *client, uint64_t bytes);
 void tierce__native_unhold(struct tierce__native_client *client, uint64_t bytes);
@@ -261,8 +266,8 @@ void tierce__native_end_prefetch(struct tierce__native_client *client,
 
 /* ---- native_calls.c ---- */
 
-/* Answers a request into connection->out. Errors: TIERCE_E_FORMAT and others that end the
- * connection. Blocks like the call that it implements. */
+/* Answers a request into connection->out, which is empty if it has no answer. Errors:
+ * TIERCE_E_FORMAT and others that end the connection. Blocks like the call that it implements. */
 TIERCE_MUSTUSE int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                                          const uint8_t *body, size_t body_bytes);
 

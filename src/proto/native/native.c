@@ -97,6 +97,8 @@ static const struct native_field group_store[] = {
     F(group_store, store, STORE), F(group_store, from_block, U64), {0}};
 static const struct native_field store_end[] = {
     F(store_end, store, U64), F(store_end, complete, U32), {0}};
+static const struct native_field store_layers[] = {
+    F(store_layers, store, U64), F(store_layers, layers, U32), {0}};
 static const struct native_field prefetch[] = {
     F(prefetch, view, U64),       F(prefetch, session, U64), F(prefetch, from_block, U64),
     F(prefetch, to_block, U64),   F(prefetch, flags, U32),   F(prefetch, tiers, U32),
@@ -199,6 +201,7 @@ static const struct {
     [TIERCE__NATIVE_HAND_OVER] = {hand, handed},
     [TIERCE__NATIVE_NOTE_TOKENS] = {tokens, nothing},
     [TIERCE__NATIVE_PUSH_POLL] = {number, pushed},
+    [TIERCE__NATIVE_STORE_LAYERS] = {store_layers, nothing},
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */

@@ -67,6 +67,7 @@ enum tierce__native_op {
     TIERCE__NATIVE_HAND_OVER = 23,    /* from version 3 on */
     TIERCE__NATIVE_NOTE_TOKENS = 24,  /* of a node that asks for it: TIERCE__NATIVE_ASKS_TOKENS */
     TIERCE__NATIVE_PUSH_POLL = 25,    /* of a node that has answered TIERCE__NATIVE_HAND_PUSH */
+    TIERCE__NATIVE_STORE_LAYERS = 26, /* of a node with TIERCE__NATIVE_TAKES_LAYERS */
     TIERCE__NATIVE_OPS
 };
 
@@ -77,6 +78,13 @@ static inline enum tierce__native_op tierce__native_plain(enum tierce__native_op
     return op == TIERCE__NATIVE_GROUP_VIEW          ? TIERCE__NATIVE_VIEW
            : op == TIERCE__NATIVE_GROUP_STORE_BEGIN ? TIERCE__NATIVE_STORE_BEGIN
                                                     : op;
+}
+
+/* Whether the node answers a request. One that it does not answer changes nothing that its client
+ * must know, and the next request may follow it at once. */
+static inline bool tierce__native_is_answered(enum tierce__native_op op)
+{
+    return op != TIERCE__NATIVE_STORE_LAYERS;
 }
 
 /* A status of an answer is 0, a negative errno, TIERCE_E_*, or one of these. An answer with a
@@ -204,6 +212,13 @@ struct tierce__native_store_end {
     uint32_t complete; /* 1: every layer was written; 0: it is aborted */
 };
 
+/* The cells of the first `layers` layers of the part are written. Layers that are not told so count
+ * as written when the store has ended. */
+struct tierce__native_store_layers {
+    uint64_t store;
+    uint32_t layers;
+};
+
 struct tierce__native_prefetch {
     uint64_t view, session, from_block, to_block;
     uint32_t flags, tiers, timeout_ms;
@@ -307,12 +322,15 @@ union tierce__native_request {
     struct tierce__native_hand hand_over;
     struct tierce__native_tokens note_tokens;
     struct tierce__native_number push_poll;
+    struct tierce__native_store_layers store_layers;
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /* In `tiers` of a node that publishes KV events with tokens: it accepts NOTE_TOKENS. */
 #define TIERCE__NATIVE_ASKS_TOKENS (1u << 31)
+/* In `tiers` of a node that accepts STORE_LAYERS. */
+#define TIERCE__NATIVE_TAKES_LAYERS (1u << 30)
 
 /* For a new client, the pool's descriptor is sent with the head of this answer. The node answers
  * after these times at the latest, whatever its tiers do. */
@@ -320,7 +338,8 @@ struct tierce__native_welcome {
     uint8_t client[TIERCE__NATIVE_ID_BYTES];
     uint64_t boot; /* a new number at each start of the node */
     uint64_t pool_bytes;
-    uint32_t tiers; /* 1u << enum tierce_origin of each existing tier; TIERCE__NATIVE_ASKS_TOKENS */
+    uint32_t tiers; /* 1u << enum tierce_origin of each existing tier; TIERCE__NATIVE_ASKS_TOKENS,
+                       TIERCE__NATIVE_TAKES_LAYERS */
     uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
 };
 

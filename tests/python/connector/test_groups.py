@@ -19,7 +19,7 @@ from tierce.vllm.groups.group_chain import GroupChain  # noqa: E402
 from tierce.vllm.groups.group_part import GroupPart, Piece  # noqa: E402
 from tierce.vllm.groups.group_scheduler import GroupSchedulerHalf, first_to_load  # noqa: E402
 from tierce.vllm.groups.group_table import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable, table_of  # noqa: E402
-from tierce.vllm.groups.group_view import GroupLoad, GroupViews, first_resident  # noqa: E402
+from tierce.vllm.groups.group_view import GroupLoad, GroupStore, GroupViews, first_resident  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
 from tierce.vllm.stats import GROUP_BLOCKS  # noqa: E402
 from tierce.vllm.tracker import LoadSpec, ReqMeta, StateSave  # noqa: E402
@@ -102,6 +102,14 @@ def blocks_of(text):
     ("fhff", 4, None), ("nfnf", 4, None), ("ff", 4, None)])
 def test_only_fresh_blocks_are_loaded(text, to_block, first):
     assert first_to_load(blocks_of(text), to_block) == first
+
+
+def test_each_store_of_a_group_tells_its_layers():
+    store, told = GroupStore([], []), []
+    for at in (0, 0, 2):
+        store.add(at, Piece(Thing(tell_layers=lambda at=at: told.append(at)), 0, 1))
+    store.tell_layers()
+    assert told == [0, 0, 2]
 
 
 @pytest.mark.parametrize("ids, end, first", [

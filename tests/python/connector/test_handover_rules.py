@@ -599,11 +599,15 @@ def test_a_node_without_tickets_leaves_the_link_alone():
 
 def test_the_first_worker_pushes_the_chunks_of_all():
     request = SimpleNamespace(push=TO, session=7, save=SimpleNamespace(to_block=16))
-    for ranks, count in ((Ranks(), 1), (Ranks(0, 2), 1), (Ranks(1, 2), 0)):
-        half, watched = push.PushesChunks(), []
+    for ranks, is_first in ((Ranks(), True), (Ranks(0, 2), True), (Ranks(1, 2), False)):
+        half, watched, told = push.PushesChunks(), [], []
         half.ranks, half.pushes = ranks, SimpleNamespace(watch=lambda *what: watched.append(what))
-        half.push_store("view", "chain", request, "store")
-        assert watched == [("view", "chain", 7, TO, "store", 16)] * count
+        store = SimpleNamespace(tell_layers=lambda: told.append(1))
+        half.push_store("view", "chain", request, store)
+        assert watched == [("view", "chain", 7, TO, store, 16)] * is_first
+        half.push_store("view", "chain", request, None)  # it stores nothing
+        half.push_store("view", "chain", SimpleNamespace(push=None), store)  # it is not pushed
+        assert len(watched) == 2 * is_first and len(told) == (not is_first)
 
 
 def test_a_push_that_cannot_begin(caplog):

@@ -8,6 +8,7 @@
 #include "wait_for.h"
 
 #include "engine/observe/kv_tokens.h"
+#include "engine/store/store_watch.h"
 
 #include <poll.h>
 
@@ -222,6 +223,94 @@ START_TEST(a_push_without_a_place_is_rejected)
     ck_assert_uint_eq(pushes(), 0);
     native_close(&a, true);
     wait_for_clients(0);
+    end();
+}
+END_TEST
+
+/* Sees what a client tells of its store. */
+static struct {
+    struct tierce__store_watch base;
+    _Atomic uint32_t calls, from, to;
+    atomic_bool has_ended;
+} told;
+
+static void see_filled(struct tierce__store_watch *base, uint32_t from, uint32_t to)
+{
+    (void)base;
+    told.calls++;
+    told.from = from;
+    told.to = to;
+}
+
+static void see_ended(struct tierce__store_watch *base, bool complete)
+{
+    (void)base;
+    ck_assert(!complete);
+    told.has_ended = true;
+}
+
+/* Returns when the node has read it: it answers the next request only. */
+static void tell_layers(struct native_client *client, uint64_t store, uint32_t layers)
+{
+    const union tierce__native_request ask = {.store_layers = {.store = store, .layers = layers}};
+    const union tierce__native_request ping = {0};
+    ck_assert_int_eq(native_ask(client, TIERCE__NATIVE_STORE_LAYERS, &ask, NULL, NULL), 0);
+    ck_assert_int_eq(native_ask(client, TIERCE__NATIVE_PING, &ping, NULL, NULL), 0);
+}
+
+static const struct tierce__native_held_store *first_store(void)
+{
+    struct tierce__native_client *client =
+        TIERCE__CONTAINER_OF(node.node->native->clients.next, struct tierce__native_client, node);
+    struct tierce__list *store = client->lists[TIERCE__NATIVE_STORES].next;
+    struct tierce__native_open *open =
+        TIERCE__CONTAINER_OF(store, struct tierce__native_open, node);
+    return TIERCE__CONTAINER_OF(open, struct tierce__native_held_store, open);
+}
+
+START_TEST(layers_are_told_within_the_part_of_a_store)
+{
+    union tierce__native_answer say;
+    struct tierce__watched what;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_ne(a.tiers & TIERCE__NATIVE_TAKES_LAYERS, 0);
+    ck_assert_int_eq(native_view(&a, 1, FX_LAYERS - 1, 1, 2), 0);
+    ck_assert_int_eq(native_store_begin(&a, &say, chain, 1, 7), 0);
+    uint64_t store = say.store_begin.store;
+    tell_layers(&a, store, 1); /* nobody watches it yet */
+    struct tierce__reservation *reservation = first_store()->share.reservation;
+    told.base = (struct tierce__store_watch){see_filled, see_ended};
+    ck_assert_int_eq(tierce__reserve_watch(reservation, fx.view, &told.base, &what), 0);
+    ck_assert_uint_eq(told.calls, 0);
+    tierce__reserve_tell_watch(reservation);
+    ck_assert(told.calls == 1 && told.from == 1 && told.to == 2);
+    tell_layers(&a, store, 0);
+    tell_layers(&a, store + 1, 1);
+    tell_layers(&a, UINT64_MAX, 1);
+    native_open(&b, path);
+    tell_layers(&b, store, 1); /* it is not that client's */
+    ck_assert_uint_eq(told.calls, 1);
+    tell_layers(&a, store, 2);
+    ck_assert(told.calls == 2 && told.from == 1 && told.to == 3);
+    tell_layers(&a, store, UINT32_MAX);
+    ck_assert(told.calls == 3 && told.from == 1 && told.to == FX_LAYERS);
+    ck_assert_int_eq(native_store_end(&a, store, false, NULL), 0);
+    ck_assert(told.has_ended);
+    tell_layers(&a, store, 3);
+    ck_assert_uint_eq(told.calls, 3);
+    native_close(&b, true);
+    /* A client that dies between two layers. */
+    told.has_ended = false;
+    ck_assert_int_eq(native_store_begin(&a, &say, chain, 1, 8), 0);
+    ck_assert_int_eq(
+        tierce__reserve_watch(first_store()->share.reservation, fx.view, &told.base, &what), 0);
+    tell_layers(&a, say.store_begin.store, 1);
+    ck_assert_uint_eq(told.calls, 4);
+    native_close(&a, true);
+    wait_for_clients(0);
+    ck_assert(told.has_ended);
+    check_free();
     end();
 }
 END_TEST
@@ -531,7 +620,7 @@ END_TEST
 CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
            .tests = {what_is_late_is_given_up, tokens_are_checked, what_nobody_hears_of_is_ended,
                      pushes_of_a_client_leave_room, a_push_without_a_place_is_rejected,
-                     a_forgotten_push_is_ended, a_client_has_limits,
-                     a_session_that_pins_nothing_takes_no_place,
+                     layers_are_told_within_the_part_of_a_store, a_forgotten_push_is_ended,
+                     a_client_has_limits, a_session_that_pins_nothing_takes_no_place,
                      chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
            .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})

@@ -103,6 +103,11 @@ class GroupLoad(GroupTransfer):
 
 
 class GroupStore(GroupTransfer):
+    def tell_layers(self) -> None:
+        for pieces in self.pieces.values():
+            for piece in pieces:
+                piece.handle.tell_layers()
+
     def end(self) -> int:
         """The stored units of the first group in the table that had units to store."""
         at = next(iter(self.pieces), None)

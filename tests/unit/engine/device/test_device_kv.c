@@ -399,11 +399,12 @@ struct layers_seen {
     atomic_bool has_ended, is_complete;
 };
 
-static void see_layer(struct tierce__store_watch *base, uint32_t layer)
+static void see_layer(struct tierce__store_watch *base, uint32_t from, uint32_t to)
 {
     struct layers_seen *seen = TIERCE__CONTAINER_OF(base, struct layers_seen, base);
     ck_assert(!atomic_load(&seen->has_ended));
-    ck_assert_uint_eq(atomic_fetch_add(&seen->filled, 1), layer);
+    ck_assert_uint_eq(from, 0);
+    ck_assert_uint_eq(atomic_fetch_add(&seen->filled, 1) + 1, to);
 }
 
 static void see_end(struct tierce__store_watch *base, bool complete)

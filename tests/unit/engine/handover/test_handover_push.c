@@ -66,12 +66,7 @@ START_TEST(chunks_are_complete_one_after_the_other)
 }
 END_TEST
 
-#ifdef TIERCE_TEST_NODE
-/* A node sends a chunk when the store of it has ended. */
-#define RANGES_AFTER(layers) (0 * (layers))
-#else
 #define RANGES_AFTER(layers) ((layers)*CHUNKS)
-#endif
 
 /* ---- two engines ----------------------------------------------------------------------------- */
 

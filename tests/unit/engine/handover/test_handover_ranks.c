@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushes between nodes, for engines of several ranks: a chunk is sent when all ranks have stored
- * their parts of it, while later steps are computed; clients and nodes that end leave nothing. */
+/* Pushes between nodes, for engines of several ranks: each layer is sent when its rank has filled
+ * it, or a chunk when all ranks have stored their parts of it; clients and nodes that end leave
+ * nothing. */
 #define TIERCE_TEST_NODE
 #include "base/alloc.h"
 #include "check_main.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/handover/handover_push.h"
 #include "engine/node_client/client.h"
+#include "engine/store/store_watch.h"
 #include "engine_fixture.h"
 #include "log_record.h"
 #include "node/native/native_calls.h"
@@ -229,6 +231,118 @@ START_TEST(chunks_travel_while_later_steps_are_computed)
 }
 END_TEST
 
+__typeof__(tierce__inbox_make) __real_tierce__inbox_make, __wrap_tierce__inbox_make;
+static _Atomic uint32_t payload_ranges;
+static _Atomic uint64_t header_bytes;
+
+int __wrap_tierce__inbox_make(struct tierce__inbox *to, struct tierce__keeper_room *room,
+                              const struct tierce_plugin_name *name,
+                              const struct tierce__keeper_range *range)
+{
+    payload_ranges += range->offset >= header_bytes;
+    return __real_tierce__inbox_make(to, room, name, range);
+}
+
+__typeof__(tierce__node_session_takes_layers) __real_tierce__node_session_takes_layers,
+    __wrap_tierce__node_session_takes_layers;
+static _Atomic bool takes_no_layers; /* as a node of an older version */
+
+bool __wrap_tierce__node_session_takes_layers(const struct tierce__node_session *peer)
+{
+    return !takes_no_layers && __real_tierce__node_session_takes_layers(peer);
+}
+
+/* Pushes a prompt of which the ranks fill layers in turn; the second has filled one before the push
+ * knows the store. Returns the ranges of payload that came before the stores ended. */
+static uint32_t push_layer_by_layer(bool second_tells)
+{
+    static const uint32_t turns[] = {1, 0, 1};
+    uint32_t next[RANKS] = {0, 1}, came = second_tells;
+    struct tierce__push *push = begin();
+    struct tierce_store *stores[RANKS] = {store_begin(0, BLOCKS, 1), store_begin(1, BLOCKS, 1)};
+    header_bytes = prefiller.inner->full.extent.header_bytes;
+    payload_ranges = 0;
+    if (second_tells)
+        ck_assert_int_eq(tierce__store_tell(stores[1]), 0);
+    ck_assert_int_eq(tierce_store_layer(stores[1], 0), 0);
+    ck_assert_int_eq(tierce__push_watch(push, stores[0]), 0);
+    WAIT_FOR(payload_ranges == came * CHUNKS);
+    for (uint32_t i = 0; i < sizeof(turns) / sizeof(*turns); i++) {
+        uint32_t rank = turns[i];
+        came += !takes_no_layers && (rank == 0 || second_tells);
+        ck_assert_int_eq(tierce_store_layer(stores[rank], next[rank]++), 0);
+        WAIT_FOR(payload_ranges == came * CHUNKS);
+        ck_assert_uint_eq(load(), 0);
+    }
+    ck_assert_int_eq(tierce_store_end(stores[0]), 0);
+    ck_assert_uint_eq(stats().chunks, 0);
+    uint32_t before = payload_ranges;
+    ck_assert_int_eq(tierce_store_end(stores[1]), BLOCKS);
+    push_end(push);
+    ck_assert_msg(pushed.status == 0, "%s", pushed.why);
+    ck_assert(pushed.chunks == CHUNKS && pushed.left_out == 0);
+    ck_assert_uint_eq(load(), BLOCKS);
+    return before;
+}
+
+START_TEST(each_rank_sends_its_layers)
+{
+    ck_assert_uint_eq(push_layer_by_layer(true), FX_LAYERS * CHUNKS);
+    ck_assert_uint_eq(payload_ranges, FX_LAYERS * CHUNKS); /* nothing was sent twice */
+}
+END_TEST
+
+/* A rank of an older version: its layers are sent when it has ended its store. */
+START_TEST(a_rank_that_tells_no_layer)
+{
+    ck_assert_uint_eq(push_layer_by_layer(false), CHUNKS);
+}
+END_TEST
+
+START_TEST(a_node_that_takes_no_layers)
+{
+    takes_no_layers = true;
+    ck_assert_uint_eq(push_layer_by_layer(false), 0);
+    takes_no_layers = false;
+}
+END_TEST
+
+static void *fill_second(void *store)
+{
+    ck_assert_int_eq(tierce__store_tell(store), 0);
+    for (uint32_t layer = 0; layer + 1 < FX_LAYERS; layer++)
+        ck_assert_int_eq(tierce_store_layer(store, layer), 0);
+    return NULL;
+}
+
+/* The second one tells layers while the push adds the chunks of the store. */
+START_TEST(ranks_that_fill_at_the_same_time)
+{
+    for (uint32_t round = 0; round < 8; round++) {
+        pthread_t thread;
+        tierce_chain_destroy(chain);
+        tierce_chain_destroy(same);
+        chain = fx_chain(&prefiller, 2 + round, BLOCKS, 0);
+        same = fx_chain(&decoder, 2 + round, BLOCKS, 0);
+        fx_fill(&prefiller, chain, 0, BLOCKS, fx_ids);
+        struct tierce__push *push = begin();
+        struct tierce_store *first = store_begin(0, BLOCKS, round + 1);
+        struct tierce_store *second = store_begin(1, BLOCKS, round + 1);
+        ck_assert_int_eq(pthread_create(&thread, NULL, fill_second, second), 0);
+        ck_assert_int_eq(tierce__push_watch(push, first), 0);
+        ck_assert_int_eq(store_end(0, first), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ck_assert_int_eq(tierce_store_end(second), BLOCKS);
+        push_end(push);
+        ck_assert_msg(pushed.status == 0, "%s", pushed.why);
+        ck_assert_uint_eq(pushed.chunks, CHUNKS);
+        ck_assert_uint_eq(load(), BLOCKS);
+        (void)tierce__inbox_end(inbox(), ticket);
+        issue();
+    }
+}
+END_TEST
+
 /* A store that the other rank never joins, or gives up. */
 START_TEST(a_rank_that_gives_its_store_up)
 {
@@ -237,6 +351,8 @@ START_TEST(a_rank_that_gives_its_store_up)
     ck_assert_int_eq(tierce__push_watch(push, first), 0);
     WAIT_FOR(stats().incoming_now == CHUNKS);
     ck_assert_int_eq(store_end(0, first), 0);
+    ck_assert_int_eq(tierce__store_tell(second), 0);
+    ck_assert_int_eq(tierce_store_layer(second, 0), 0);
     tierce_store_abort(second);
     push_end(push);
     ck_assert_uint_eq(pushed.chunks, 0);
@@ -259,12 +375,13 @@ static bool pushes_are_over(const struct fixture *of)
     return are_over;
 }
 
-/* The store that it watches outlives the push. */
+/* The store that it watches outlives the push, and tells more layers. */
 START_TEST(a_rank_that_ends_while_it_pushes)
 {
     struct tierce__push *push = begin();
     struct tierce_store *first = store_begin(0, BLOCKS, 1), *second = store_begin(1, BLOCKS, 1);
     ck_assert_int_eq(tierce__push_watch(push, first), 0);
+    ck_assert_int_eq(tierce__store_tell(second), 0);
     WAIT_FOR(stats().incoming_now == CHUNKS);
     ck_assert_int_eq(store_end(0, first), 0);
     tierce__push_destroy(push);
@@ -519,7 +636,9 @@ START_TEST(nodes_of_an_older_version_say_so)
 END_TEST
 
 CHECK_MAIN("handover_ranks", .seconds = 60, .setup = open_all, .teardown = close_all,
-           .tests = {chunks_travel_while_later_steps_are_computed, a_rank_that_gives_its_store_up,
+           .tests = {chunks_travel_while_later_steps_are_computed, each_rank_sends_its_layers,
+                     a_rank_that_tells_no_layer, a_node_that_takes_no_layers,
+                     ranks_that_fill_at_the_same_time, a_rank_that_gives_its_store_up,
                      a_rank_that_ends_while_it_pushes, a_decoder_that_ends,
                      chunks_of_another_client_are_refused, many_tickets, nodes_that_are_restarted,
                      an_inbox_that_cannot_be_opened_after_a_restart, a_second_inbox_is_refused,
