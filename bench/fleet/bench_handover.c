@@ -7,9 +7,11 @@
  *     by push: the same, from the decoder's ticket, for a prompt that the prefiller holds; and from
  *              the last layer computed to the last byte verified. Layers are computed as fast as
  *              bare sockets carry them; a slower computation leaves less to send
+ *     by push over nodes: the latter, if each engine is the client of a node, which pushes or
+ *              accepts
  *
- * Both engines are in this process. To measure over a slower network, run it in a network namespace
- * whose loopback device has a rate (docs/inside/benchmarks.md).
+ * Both engines and both nodes are in this process. To measure over a slower network, run it in a
+ * network namespace whose loopback device has a rate (docs/inside/benchmarks.md).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,16 +22,19 @@
 #include "base/clock.h"
 #include "bench/bench_kv.h"
 #include "bench/fleet/bench_sockets.h"
+#include "bench/remote/bench_local_node.h"
 #include "engine/engine.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_lent.h"
 #include "engine/handover/handover_push.h"
 #include "engine/view.h"
 
-enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32, SESSION = 1, PUSH_GOAL = 5, POLL_NS = 50000 };
+enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32, SESSION = 1, PUSH_GOAL = 5, POLL_NS = 1000000 };
 
 /* One engine, and the prompt as it knows it. */
 struct side {
+    struct tierce__bench_local_node node; /* that has its memory, if it runs */
     struct tierce__kv kv;
     struct tierce_chain *chain;
 };
@@ -192,13 +197,16 @@ static int64_t push_with(struct handover_bench *b, const char *ticket, send_fn *
 
 static int64_t push_prompt(struct handover_bench *b, send_fn *send)
 {
-    struct tierce__inbox *inbox = tierce__handover_inbox(b->receiver);
+    struct tierce__inbox *inbox = tierce__handover_inbox(b->receiver); /* NULL: the node's */
     char ticket[1][TIERCE__TICKET_BYTES];
-    int rc = tierce__inbox_issue(inbox, ticket, 1, CALL_MS, "");
+    int rc = tierce__handover_issue(b->receiver, ticket, 1, CALL_MS, "");
     if (rc != 1)
         return rc < 0 ? rc : tierce__bench_fail(b->bench, "the decoder gave no ticket");
     int64_t ns = push_with(b, ticket[0], send);
-    (void)tierce__inbox_end(inbox, ticket[0]);
+    if (inbox != NULL)
+        (void)tierce__inbox_end(inbox, ticket[0]);
+    else
+        (void)tierce__lent_end_ticket(b->decoder.kv.engine, ticket[0]);
     return ns;
 }
 
@@ -243,15 +251,24 @@ static int check(struct handover_bench *b, tierce__bench_run_fn *run)
     return 0;
 }
 
-/* The sizes differ, or both would be one engine. */
-static int open_side(struct side *side, const struct tierce__bench *bench, const char *memory)
+/* With tiers of its own, or (name) of a node. The sizes differ, or both would be one engine. */
+static int open_side(struct side *side, const struct tierce__bench *bench, uint64_t memory_bytes,
+                     const char *name)
 {
-    const struct tierce__bench_param params[] = {{"memory.size", memory}};
+    char size[24];
+    struct tierce__bench_param params[] = {{"memory.size", size}, {"timeout.lookup", "20s"}};
+    snprintf(size, sizeof(size), "%llu", (unsigned long long)memory_bytes);
     side->kv = (struct tierce__kv){.bench = bench,
                                    .cell_bytes = CELL_KIB << 10,
                                    .windows = 1,
                                    .window_blocks = CHUNKS * TIERCE__KV_CHUNK_BLOCKS};
-    int rc = tierce__kv_open(&side->kv, params, 1);
+    int rc = 0;
+    if (name != NULL) {
+        rc = tierce__bench_local_node_start(&side->node, bench, memory_bytes, name);
+        params[0] = (struct tierce__bench_param){"node.socket", side->node.socket};
+    }
+    if (rc == 0)
+        rc = tierce__kv_open(&side->kv, params, 2);
     return rc == 0 ? tierce_view_chain(&side->chain, side->kv.view, NULL) : rc;
 }
 
@@ -259,14 +276,15 @@ static void close_side(struct side *side)
 {
     tierce_chain_destroy(side->chain);
     tierce__kv_close(&side->kv);
+    tierce__bench_local_node_stop(&side->node);
 }
 
-static int open_all(struct handover_bench *b)
+static int open_all(struct handover_bench *b, bool over_nodes)
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
-    int rc = open_side(&b->prefiller, b->bench, "144MiB");
+    int rc = open_side(&b->prefiller, b->bench, 144u << 20, over_nodes ? "prefiller" : NULL);
     if (rc == 0)
-        rc = open_side(&b->decoder, b->bench, "128MiB");
+        rc = open_side(&b->decoder, b->bench, 128u << 20, over_nodes ? "decoder" : NULL);
     if (rc != 0)
         return rc;
     rc = tierce__handover_start(&b->handover, b->prefiller.kv.engine, "127.0.0.1", 0, why);
@@ -323,12 +341,10 @@ static void emit_rate(const struct handover_bench *b, const char *what,
                                                              .limit_max = bare / sockets->min_ns});
 }
 
-static void emit_end(const struct handover_bench *b, const struct tierce__bench_side *side,
+static void emit_end(const struct handover_bench *b, const char *name,
+                     const struct tierce__bench_side *side,
                      const struct tierce__bench_side *sockets)
 {
-    char name[64];
-    snprintf(name, sizeof(name), "the end of a push of %d chunks of %llu KiB", CHUNKS,
-             (unsigned long long)(b->object_bytes >> 10));
     tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "ms",
                                                              .sense = TIERCE__BENCH_LESS_IS_BETTER,
@@ -341,14 +357,14 @@ static void emit_end(const struct handover_bench *b, const struct tierce__bench_
                                                              .limit_max = sockets->max_ns / 1e6});
 }
 
-int tierce__bench_handover(const struct tierce__bench *bench)
+static int run_engines(const struct tierce__bench *bench)
 {
     struct handover_bench b = {.bench = bench};
     struct tierce__bench_side sides[] = {{.run = hand_over, .arg = &b},
                                          {.run = copy_bare, .arg = &b},
                                          {.run = push_stored, .arg = &b},
                                          {.run = push_computed, .arg = &b}};
-    int rc = open_all(&b);
+    int rc = open_all(&b, false);
     if (rc == 0)
         rc = check(&b, hand_over);
     if (rc == 0)
@@ -360,8 +376,33 @@ int tierce__bench_handover(const struct tierce__bench *bench)
     if (rc == 0) {
         emit_rate(&b, "a prompt", &sides[0], &sides[1]);
         emit_rate(&b, "a push", &sides[2], &sides[1]);
-        emit_end(&b, &sides[3], &sides[1]);
+        char name[64];
+        snprintf(name, sizeof(name), "the end of a push of %d chunks of %llu KiB", CHUNKS,
+                 (unsigned long long)(b.object_bytes >> 10));
+        emit_end(&b, name, &sides[3], &sides[1]);
     }
     close_all(&b);
     return rc;
+}
+
+static int run_nodes(const struct tierce__bench *bench)
+{
+    struct handover_bench b = {.bench = bench};
+    struct tierce__bench_side sides[] = {{.run = push_computed, .arg = &b},
+                                         {.run = copy_bare, .arg = &b}};
+    int rc = open_all(&b, true);
+    if (rc == 0)
+        rc = check(&b, push_computed);
+    if (rc == 0)
+        rc = tierce__bench_alternate(sides, 2, bench->seconds);
+    if (rc == 0)
+        emit_end(&b, "the end of a push over nodes", &sides[0], &sides[1]);
+    close_all(&b);
+    return rc;
+}
+
+int tierce__bench_handover(const struct tierce__bench *bench)
+{
+    int rc = run_engines(bench);
+    return rc == 0 ? run_nodes(bench) : rc;
 }

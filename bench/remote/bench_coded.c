@@ -248,7 +248,7 @@ int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values
         (struct coded_side){.name = "from coded memory", .coded_size = "64MiB", .goal = 0.2};
     b->sides[DISK] = (struct coded_side){
         .name = "from a disk", .coded_size = "0", .has_disk = true, .goal = 0.05};
-    int rc = tierce__bench_local_node_start(&b->node, bench, (uint64_t)NODE_MIB << 20);
+    int rc = tierce__bench_local_node_start(&b->node, bench, (uint64_t)NODE_MIB << 20, NULL);
     for (size_t i = 0; rc == 0 && i < SIDES; i++)
         rc = open_side(b, &b->sides[i]);
     if (rc == 0)

@@ -4,17 +4,25 @@
 #include <stdio.h>
 
 int tierce__bench_local_node_start(struct tierce__bench_local_node *node,
-                                   const struct tierce__bench *bench, uint64_t bytes)
+                                   const struct tierce__bench *bench, uint64_t bytes,
+                                   const char *name)
 {
-    char size[48], why[TIERCE_CONFIG_ERROR_BYTES] = "";
-    char *argv[] = {
-        (char *)(uintptr_t) "--listen.resp_port=0", (char *)(uintptr_t) "--listen.lm_port=0",
-        (char *)(uintptr_t) "--listen.http_port=0", size, (char *)(uintptr_t) "--control.socket="};
+    char size[48], native[160], why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    char *argv[] = {(char *)(uintptr_t) "--listen.resp_port=0",
+                    (char *)(uintptr_t) "--listen.lm_port=0",
+                    (char *)(uintptr_t) "--listen.http_port=0",
+                    (char *)(uintptr_t) "--control.socket=",
+                    size,
+                    native};
     char *const no_environment[] = {NULL};
     struct tierce__config_error error;
     struct tierce__node_ports ports;
+    if (name != NULL && snprintf(node->socket, sizeof(node->socket), "%s/%s", bench->dir, name) >=
+                            (int)sizeof(node->socket))
+        return tierce__bench_fail(bench, "the folder's name is too long for a socket");
     snprintf(size, sizeof(size), "--memory.size=%llu", (unsigned long long)bytes);
-    if (tierce__node_config_load(&node->config, 5, argv, no_environment, &error) < 0)
+    snprintf(native, sizeof(native), "--listen.native=%s", node->socket);
+    if (tierce__node_config_load(&node->config, 6, argv, no_environment, &error) < 0)
         return tierce__bench_fail(bench, "%s", error.text);
     if (tierce__node_start(&node->node, &node->config, why) < 0)
         return tierce__bench_fail(bench, "%s", why);

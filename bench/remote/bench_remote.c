@@ -253,7 +253,7 @@ static int measure_redis(struct remote_bench *b)
 static int measure_node(struct remote_bench *b)
 {
     int rc = tierce__bench_local_node_start(&b->node, b->bench,
-                                            2 * CHUNKS * b->chunks.bytes + (64u << 20));
+                                            2 * CHUNKS * b->chunks.bytes + (64u << 20), NULL);
     if (rc == 0)
         rc = measure_store(b, "node", "tierce://", b->node.port, 1, 0.5);
     tierce__bench_local_node_stop(&b->node);

@@ -36,7 +36,7 @@ class Bench(CliCase):
 
     def test_rows(self):
         counts = {"memory": 8, "lookup": 14, "hash": 2, "codec": 29, "blend": 5, "open": 1, "manager": 19, "reclaim": 10, "directory": 4, "events": 1, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
-                  "s3": 2, "transfer": 8, "proxy": 5, "peers": 7, "handover": 3, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
+                  "s3": 2, "transfer": 8, "proxy": 5, "peers": 7, "handover": 4, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
         rows = [row for name in counts
                 for row in self.rows(name, *(LARGER if name == "memory" else SMALL), "--python",
                                      "missing/python3")]
