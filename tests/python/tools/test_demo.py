@@ -26,6 +26,20 @@ for kind, name in ("ready", left.name), ("done", "/dev/shm/" + shared.name):
 time.sleep(60)
 """
 
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from multiprocessing import resource_tracker, shared_memory
+shared = shared_memory.SharedMemory(create=True, size=4096)
+resource_tracker.unregister(shared._name, "shared_memory")  # as if the tracker was killed first
+print("/dev/shm/" + shared.name, flush=True)
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[-1])), Health).serve_forever()
+"""
+
 
 def module(folder, name):
     spec = importlib.util.spec_from_file_location(f"demo_{name}", folder / f"{name}.py")
@@ -93,6 +107,22 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
     finally:
         engine.kill()
     assert not left[0].exists() and not left[0].parent.exists() and not left[1].exists()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_shared_memory_that_a_server_of_vllm_leaves_is_removed(pd, monkeypatch, tmp_path, is_killed):
+    monkeypatch.setitem(pd.VllmServer.__init__.__globals__, "SERVE", SERVER)
+    server = pd.VllmServer(ROOT, tmp_path / "log", *pd.free_ports(1), [], None)
+    try:
+        server.wait()
+        left = Path((tmp_path / "log").read_text().split()[0])
+        if is_killed:  # then no process has it mapped
+            server.process.kill()
+            server.process.wait()
+        assert left.exists()
+    finally:
+        server.end()
+    assert not left.exists()
 
 
 # ---- pd.py
