@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "base/json/json_write.h"
 #include "base/text/prometheus.h"
+#include "router/router_answer.h"
+#include "router/router_body.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -21,32 +23,50 @@
 #define LOOP_BYTES_MAX  (64u << 10)
 #define LOOP_TOKENS_MAX 16384u
 #define LOOP_HASHES_MAX 4096u
-#define NUMBERS_STEP    1024u /* that are read at a time */
 
-static void fail(struct tierce__call *call, uint32_t status, const char *why)
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* An answer has the type of its request. */
+static bool is_msgpack(struct tierce__call *call)
 {
-    struct tierce__line line = {0};
-    struct tierce__json_write json = {.line = &line};
-    tierce__json_write_open(&json, NULL, '{');
-    tierce__json_write_text(&json, "error", why);
-    tierce__json_write_close(&json, '}');
-    tierce__call_reply(
-        call, &(struct tierce__reply){.status = status, .body = line.text, .bytes = line.bytes});
-    tierce__line_clear(&line);
+    return tierce__router_body_is_msgpack(tierce__call_header(call, "content-type"));
 }
 
-static void reply_line(struct tierce__call *call, struct tierce__line *line)
+static void reply_line(struct tierce__call *call, const char *type, struct tierce__line *line)
 {
     if (line->failed)
         tierce__line_clear(line);
-    tierce__call_reply_heap(call, NULL, line->text, line->bytes);
+    tierce__call_reply_heap(call, type, line->text, line->bytes);
 }
 
-static void reply_ok(struct tierce__call *call, uint32_t status)
+static void reply(struct tierce__call *call, uint32_t status, struct tierce__router_answer *answer)
 {
-    static const char text[] = "{\"status\":\"ok\"}";
+    struct tierce__line *line = tierce__router_answer_end(answer);
+    const char *type = answer->is_msgpack ? TIERCE__ROUTER_MSGPACK : NULL;
+    if (status == 200) {
+        reply_line(call, type, line);
+        return;
+    }
     tierce__call_reply(
-        call, &(struct tierce__reply){.status = status, .body = text, .bytes = sizeof(text) - 1});
+        call, &(struct tierce__reply){
+                  .status = status, .type = type, .body = line->text, .bytes = line->bytes});
+    tierce__line_clear(line);
+}
+
+static void fail(struct tierce__call *call, uint32_t status, const char *why)
+{
+    struct tierce__router_answer answer;
+    tierce__router_answer_begin(&answer, is_msgpack(call));
+    tierce__router_answer_text(&answer, "error", why);
+    reply(call, status, &answer);
+}
+
+static void reply_status(struct tierce__call *call, uint32_t status, const char *text)
+{
+    struct tierce__router_answer answer;
+    tierce__router_answer_begin(&answer, is_msgpack(call));
+    tierce__router_answer_text(&answer, "status", text);
+    reply(call, status, &answer);
 }
 
 /* ---- access ---------------------------------------------------------------------------------- */
@@ -104,80 +124,27 @@ static bool name_tenant(struct tierce__call *call, struct tierce__text body, str
     return true;
 }
 
-/* A body: its long arrays, and an object of the rest, so that looking for a name is cheap. */
-struct body {
-    struct tierce__json_doc whole, rest;
-    struct tierce__text token_ids, block_hashes, seq_hashes; /* empty: missing */
-};
-
-static void close_body(struct body *body)
-{
-    tierce__json_doc_clear(&body->whole);
-    tierce__json_doc_clear(&body->rest);
-}
-
-static struct tierce__text *array_of(struct body *body, struct tierce__text name)
-{
-    const struct {
-        const char *name;
-        struct tierce__text *at;
-    } arrays[] = {{"token_ids", &body->token_ids},
-                  {"block_hashes", &body->block_hashes},
-                  {"seq_hashes", &body->seq_hashes}};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) {
-        if (strlen(arrays[i].name) == name.length &&
-            memcmp(arrays[i].name, name.at, name.length) == 0)
-            return arrays[i].at;
-    }
-    return NULL;
-}
-
-static int split(struct body *body)
-{
-    struct tierce__json each = tierce__json_each(body->whole.value);
-    struct tierce__text name, value;
-    struct tierce__line line = {0};
-    struct tierce__json_write json = {.line = &line};
-    tierce__json_write_open(&json, NULL, '{');
-    while (tierce__json_next(&each, &name, &value)) {
-        char text[TIERCE__JSON_NAME_MAX + 1];
-        struct tierce__text *array = array_of(body, name);
-        if (array != NULL)
-            *array = value;
-        if (array != NULL || name.length > TIERCE__JSON_NAME_MAX)
-            continue;
-        snprintf(text, sizeof(text), "%.*s", (int)name.length, name.at);
-        tierce__json_write_value(&json, text, value);
-    }
-    tierce__json_write_close(&json, '}');
-    int rc = line.failed ? -ENOMEM : tierce__json_parse(&body->rest, line.text, line.bytes, NULL);
-    tierce__line_clear(&line);
-    return rc;
-}
-
-/* The body, a JSON object, and the tenant. False: the call was answered. */
+/* The body and the tenant. False: the call was answered. */
 static bool open_body(struct tierce__router *router, struct tierce__call *call, uint32_t right,
-                      struct caller *who, struct body *body)
+                      struct caller *who, struct tierce__router_body *body)
 {
     const struct tierce__call_info *info = tierce__call_info(call);
-    const char *why = "an object is expected";
+    const char *why = NULL;
     char text[200];
-    *body = (struct body){0};
     if (!admit(router, call, right, who))
         return false;
-    int rc = tierce__json_parse(&body->whole, info->body != NULL ? info->body : "",
-                                info->body_bytes, &why);
-    if (rc == 0 && tierce__json_value_kind(body->whole.value) != '{')
-        rc = TIERCE_E_FORMAT;
-    if (rc == 0)
-        rc = split(body);
+    bool packed = is_msgpack(call);
+    int rc = tierce__router_body_read(body, info->body != NULL ? info->body : "", info->body_bytes,
+                                      packed, &why);
     if (rc == 0 && name_tenant(call, body->rest.value, who))
         return true;
-    if (rc != 0) {
-        snprintf(text, sizeof(text), "the body is no JSON object: %.150s", why);
+    if (rc == 0) {
+        tierce__router_body_close(body);
+    } else {
+        snprintf(text, sizeof(text), "the body is no %s: %.150s",
+                 packed ? "MessagePack map" : "JSON object", why);
         fail(call, rc == -ENOMEM ? 503 : 400, rc == -ENOMEM ? "no memory" : text);
     }
-    close_body(body);
     return false;
 }
 
@@ -195,6 +162,14 @@ static bool has(struct tierce__text object, const char *path)
 {
     struct tierce__text value = tierce__json_get(object, path);
     return value.length > 0 && tierce__json_value_kind(value) != 'n';
+}
+
+/* An empty text is no salt. */
+static bool has_salt(struct tierce__text object, const char *path)
+{
+    struct tierce__text value = tierce__json_get(object, path);
+    bool is_empty = tierce__json_value_kind(value) == '"' && value.length == 2;
+    return has(object, path) && !is_empty;
 }
 
 /* A number of 32 bits, if it is there. False: it is none. */
@@ -257,7 +232,7 @@ bool tierce__router_read_source(struct tierce__source_opts *out, struct tierce__
     else if (!get_u32(&out->dp_rank, object, "dp_rank") ||
              !get_u32(&out->block_size, object, "block_size"))
         fault = "dp_rank and block_size must be numbers from 0 on";
-    else if (has(object, "additionalsalt") || has(object, "additional_salt"))
+    else if (has_salt(object, "additionalsalt") || has_salt(object, "additional_salt"))
         fault = "a salt is not supported: blocks with a salt are found by their hashes only";
     if (fault == NULL && has(object, "tenant_id") &&
         !tierce__json_get_text(out->tenant, sizeof(out->tenant), object, "tenant_id"))
@@ -269,11 +244,25 @@ bool tierce__router_read_source(struct tierce__source_opts *out, struct tierce__
     return fault == NULL;
 }
 
+/* MessagePack: as Mooncake's clients require it. */
+static void reply_registered(struct tierce__call *call, const char *instance)
+{
+    struct tierce__router_answer answer;
+    if (!is_msgpack(call)) {
+        reply_status(call, 201, "ok");
+        return;
+    }
+    tierce__router_answer_begin(&answer, true);
+    tierce__router_answer_text(&answer, "status", "registered successfully");
+    tierce__router_answer_text(&answer, "instance_id", instance);
+    reply(call, 200, &answer);
+}
+
 static void serve_register(void *arg, struct tierce__call *call)
 {
     struct tierce__router *router = arg;
     struct tierce__source_opts opts;
-    struct body body;
+    struct tierce__router_body body;
     struct caller who;
     char why[256];
     if (!tierce__call_info(call)->is_deferred) { /* sockets, and room in the table */
@@ -288,9 +277,9 @@ static void serve_register(void *arg, struct tierce__call *call)
         opts.is_trusted = router->config->token_file[0] != '\0';
         rc = tierce__sources_add(router->sources, &opts, why);
     }
-    close_body(&body);
+    tierce__router_body_close(&body);
     if (rc == 0)
-        reply_ok(call, 201);
+        reply_registered(call, opts.instance);
     else
         fail(call, rc == TIERCE_E_LIMIT || rc == -ENOMEM ? 503 : 400, why);
 }
@@ -299,7 +288,7 @@ static void serve_unregister(void *arg, struct tierce__call *call)
 {
     struct tierce__router *router = arg;
     char instance[TIERCE__SOURCE_NAME_BYTES], model[TIERCE__SOURCE_NAME_BYTES];
-    struct body body;
+    struct tierce__router_body body;
     struct caller who;
     uint32_t rank = 0, removed = 0;
     if (!open_body(router, call, TIERCE__ROUTER_ADMIN, &who, &body))
@@ -313,60 +302,45 @@ static void serve_unregister(void *arg, struct tierce__call *call)
     if (is_good)
         removed = tierce__sources_remove(router->sources, who.tenant, instance,
                                          has_model ? model : NULL, has_rank ? &rank : NULL);
-    close_body(&body);
+    tierce__router_body_close(&body);
     if (!is_good)
         fail(call, 400, "instance_id, and optionally model_name and dp_rank, are expected");
     else if (removed == 0)
         fail(call, 404, "there is no such publisher");
     else
-        reply_ok(call, 200);
+        reply_status(call, 200, is_msgpack(call) ? "unregistered successfully" : "ok");
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
-/* Numbers of an array. Returns how many, or -EINVAL, TIERCE_E_LIMIT, -ENOMEM. *out, heap. */
-static int64_t read_numbers(uint64_t **out, struct tierce__text array, uint64_t count_max,
-                            uint64_t number_max)
+/* The form of an answer to a query. */
+enum form {
+    FORM_INDEX,     /* of Dynamo's indexer */
+    FORM_FIRST,     /* of the first versions of Mooncake's conductor: JSON with "model" */
+    FORM_CONDUCTOR, /* of its later ones: MessagePack */
+};
+
+static void put_media(struct tierce__router_answer *out, uint64_t gpu, uint64_t cpu, uint64_t disk)
 {
-    size_t count = 0, room = 0;
-    uint64_t *numbers = NULL;
-    int64_t rc = tierce__json_value_kind(array) == '[' ? 0 : -EINVAL;
-    struct tierce__json each = tierce__json_each(array);
-    while (rc == 0 && tierce__json_element(&each)) {
-        size_t before = count;
-        if (count >= count_max)
-            rc = TIERCE_E_LIMIT;
-        else if (TIERCE__GROW(numbers, room, count + NUMBERS_STEP, NUMBERS_STEP) < 0)
-            rc = -ENOMEM;
-        else
-            count += tierce__json_ids(&each, numbers + count, NUMBERS_STEP);
-        if (rc == 0 && count == before)
-            rc = -EINVAL;
-        for (size_t i = before; rc == 0 && i < count; i++)
-            rc = numbers[i] <= number_max ? 0 : -EINVAL;
-    }
-    if (rc == 0 && count > count_max)
-        rc = TIERCE_E_LIMIT;
-    if (rc < 0 || count == 0) {
-        tierce__free(numbers);
-        return rc < 0 ? rc : -EINVAL;
-    }
-    *out = numbers;
-    return (int64_t)count;
+    tierce__router_answer_count(out, "gpu", gpu);
+    tierce__router_answer_count(out, "cpu", cpu);
+    tierce__router_answer_count(out, "disk", disk);
 }
 
-static void put_lengths(struct tierce__json_write *json, const struct tierce__query_rank *best,
-                        bool is_mooncake)
+static void put_lengths(struct tierce__router_answer *out, const struct tierce__query_rank *best,
+                        enum form form)
 {
-    tierce__json_write_count(json, "longest_matched", best->longest);
-    tierce__json_write_count(json, is_mooncake ? "GPU" : "gpu", best->gpu);
-    tierce__json_write_count(json, is_mooncake ? "CPU" : "cpu", best->memory);
-    tierce__json_write_count(json, is_mooncake ? "DISK" : "disk", best->longest);
-    tierce__json_write_open(json, "alone", '{');
-    tierce__json_write_count(json, "gpu", best->gpu);
-    tierce__json_write_count(json, "cpu", best->cpu);
-    tierce__json_write_count(json, "disk", best->disk);
-    tierce__json_write_close(json, '}');
+    tierce__router_answer_count(out, "longest_matched", best->longest);
+    if (form == FORM_FIRST) {
+        tierce__router_answer_count(out, "GPU", best->gpu);
+        tierce__router_answer_count(out, "CPU", best->memory);
+        tierce__router_answer_count(out, "DISK", best->longest);
+    } else {
+        put_media(out, best->gpu, best->memory, best->longest);
+    }
+    tierce__router_answer_open(out, "alone");
+    put_media(out, best->gpu, best->cpu, best->disk);
+    tierce__router_answer_close(out);
 }
 
 static void raise(uint64_t *to, uint64_t by)
@@ -395,68 +369,76 @@ static bool best_of(const struct tierce__query_answer *answer, uint32_t at,
     return true;
 }
 
-/* {rank: tokens in GPU memory} */
-static void put_ranks(struct tierce__json_write *json, const char *name,
-                      const struct tierce__query_answer *answer, const char *instance)
+/* {rank: tokens in GPU memory}; or {rank: {medium: tokens}}. */
+static void put_ranks(struct tierce__router_answer *out, const char *name,
+                      const struct tierce__query_answer *answer, const char *instance,
+                      bool has_media)
 {
-    char rank[16];
-    tierce__json_write_open(json, name, '{');
+    char number[16];
+    tierce__router_answer_open(out, name);
     for (uint32_t i = 0; i < answer->count; i++) {
-        if (strcmp(answer->ranks[i].instance, instance) != 0)
+        const struct tierce__query_rank *rank = &answer->ranks[i];
+        if (strcmp(rank->instance, instance) != 0)
             continue;
-        snprintf(rank, sizeof(rank), "%u", answer->ranks[i].dp_rank);
-        tierce__json_write_count(json, rank, answer->ranks[i].gpu);
+        snprintf(number, sizeof(number), "%u", rank->dp_rank);
+        if (!has_media) {
+            tierce__router_answer_count(out, number, rank->gpu);
+            continue;
+        }
+        tierce__router_answer_open(out, number);
+        put_media(out, rank->gpu, rank->memory, rank->longest);
+        tierce__router_answer_close(out);
     }
-    tierce__json_write_close(json, '}');
+    tierce__router_answer_close(out);
 }
 
-static void put_instances(struct tierce__json_write *json, const char *name,
-                          const struct tierce__query_answer *answer, bool is_mooncake)
+static void put_instances(struct tierce__router_answer *out, const char *name,
+                          const struct tierce__query_answer *answer, enum form form)
 {
     struct tierce__query_rank best;
-    tierce__json_write_open(json, name, '{');
+    tierce__router_answer_open(out, name);
     for (uint32_t i = 0; i < answer->count; i++) {
         if (!best_of(answer, i, &best))
             continue;
-        tierce__json_write_open(json, best.instance, '{');
-        put_lengths(json, &best, is_mooncake);
-        put_ranks(json, is_mooncake ? "DP" : "dp", answer, best.instance);
-        tierce__json_write_bool(json, "exact", best.is_exact);
-        tierce__json_write_close(json, '}');
+        tierce__router_answer_open(out, best.instance);
+        put_lengths(out, &best, form);
+        put_ranks(out, form == FORM_FIRST ? "DP" : "dp", answer, best.instance, false);
+        if (form == FORM_CONDUCTOR)
+            put_ranks(out, "rank_matches", answer, best.instance, true);
+        tierce__router_answer_bool(out, "exact", best.is_exact);
+        tierce__router_answer_close(out);
     }
-    tierce__json_write_close(json, '}');
+    tierce__router_answer_close(out);
 }
 
-static void put_scores(struct tierce__json_write *json, const struct tierce__query_answer *answer)
+static void put_scores(struct tierce__router_answer *out, const struct tierce__query_answer *answer)
 {
     struct tierce__query_rank best;
-    tierce__json_write_open(json, "scores", '{');
+    tierce__router_answer_open(out, "scores");
     for (uint32_t i = 0; i < answer->count; i++) {
         if (best_of(answer, i, &best))
-            put_ranks(json, best.instance, answer, best.instance);
+            put_ranks(out, best.instance, answer, best.instance, false);
     }
-    tierce__json_write_close(json, '}');
+    tierce__router_answer_close(out);
 }
 
 static void reply_answer(struct tierce__call *call, const struct tierce__query_answer *answer,
-                         const char *tenant, bool is_mooncake)
+                         const char *tenant, enum form form)
 {
-    struct tierce__line line = {0};
-    struct tierce__json_write json = {.line = &line};
-    tierce__json_write_open(&json, NULL, '{');
-    if (is_mooncake) {
-        put_instances(&json, tenant[0] != '\0' ? tenant : "default", answer, true);
-    } else {
-        put_scores(&json, answer);
-        put_instances(&json, "instances", answer, false);
-    }
-    tierce__json_write_close(&json, '}');
-    reply_line(call, &line);
+    struct tierce__router_answer out;
+    tierce__router_answer_begin(&out, form == FORM_CONDUCTOR);
+    if (form == FORM_INDEX)
+        put_scores(&out, answer);
+    if (form == FORM_FIRST)
+        put_instances(&out, tenant[0] != '\0' ? tenant : "default", answer, form);
+    else
+        put_instances(&out, "instances", answer, form);
+    reply(call, 200, &out);
 }
 
 /* Runs a query over `numbers`, which are tokens or hashes. */
 static void run_query(struct tierce__router *router, struct tierce__call *call,
-                      struct tierce__query *query, uint64_t *numbers, bool is_mooncake)
+                      struct tierce__query *query, uint64_t *numbers, enum form form)
 {
     struct tierce__query_answer answer;
     uint64_t start_ns = tierce__now_ns();
@@ -476,7 +458,7 @@ static void run_query(struct tierce__router *router, struct tierce__call *call,
     else if (!answer.has_model)
         fail(call, 404, "no publisher of this model is registered");
     else
-        reply_answer(call, &answer, query->tenant, is_mooncake);
+        reply_answer(call, &answer, query->tenant, form);
 }
 
 static const char *array_fault(int64_t rc)
@@ -498,7 +480,7 @@ static const char *read_query(struct tierce__query *query, char model[TIERCE__SO
     if (has(rest, "lora_name") &&
         !tierce__json_get_text(lora, TIERCE__SOURCE_NAME_BYTES, rest, "lora_name"))
         return "lora_name must be a text of at most 95 bytes";
-    if (has(rest, "cache_salt"))
+    if (has_salt(rest, "cache_salt"))
         return "cache_salt is not supported: blocks with a salt are found by their hashes only";
     if (!get_u32(&query->block_size, rest, "block_size"))
         return "block_size must be a number from 0 on";
@@ -509,7 +491,7 @@ static const char *read_query(struct tierce__query *query, char model[TIERCE__SO
 static void serve_any_query(struct tierce__router *router, struct tierce__call *call, bool by_hash)
 {
     char model[TIERCE__SOURCE_NAME_BYTES], lora[TIERCE__SOURCE_NAME_BYTES];
-    struct body body;
+    struct tierce__router_body body;
     struct caller who;
     uint64_t *numbers = NULL;
     const struct tierce__call_info *info = tierce__call_info(call);
@@ -521,15 +503,17 @@ static void serve_any_query(struct tierce__router *router, struct tierce__call *
         return;
     struct tierce__query query = {.tenant = who.tenant};
     const char *fault = read_query(&query, model, lora, body.rest.value);
-    struct tierce__text array = body.token_ids;
-    query.is_standard = by_hash && body.block_hashes.length == 0;
+    enum tierce__router_array array = TIERCE__ROUTER_TOKENS;
+    query.is_standard = by_hash && body.arrays[TIERCE__ROUTER_BLOCK_HASHES].length == 0;
     if (by_hash)
-        array = query.is_standard ? body.seq_hashes : body.block_hashes;
+        array = query.is_standard ? TIERCE__ROUTER_SEQ_HASHES : TIERCE__ROUTER_BLOCK_HASHES;
     int64_t count = fault != NULL ? -EINVAL
-                                  : read_numbers(&numbers, array, router->config->tokens_max,
-                                                 by_hash ? UINT64_MAX : UINT32_MAX);
-    bool is_mooncake = !has(body.rest.value, "model_name");
-    close_body(&body);
+                                  : tierce__router_body_numbers(&numbers, &body, array,
+                                                                router->config->tokens_max);
+    enum form form = body.is_msgpack                      ? FORM_CONDUCTOR
+                     : has(body.rest.value, "model_name") ? FORM_INDEX
+                                                          : FORM_FIRST;
+    tierce__router_body_close(&body);
     if (count < 0) {
         fail(call, count == -ENOMEM ? 503 : 400, fault != NULL ? fault : array_fault(count));
         return;
@@ -539,7 +523,7 @@ static void serve_any_query(struct tierce__router *router, struct tierce__call *
     if (query.count > (by_hash ? LOOP_HASHES_MAX : LOOP_TOKENS_MAX) && !info->is_deferred)
         tierce__call_defer(call);
     else
-        run_query(router, call, &query, numbers, is_mooncake);
+        run_query(router, call, &query, numbers, form);
     tierce__free(numbers);
 }
 
@@ -615,7 +599,7 @@ static void serve_workers(void *arg, struct tierce__call *call)
     tierce__json_write_open(&json, NULL, '[');
     tierce__sources_each(router->sources, who.is_free ? NULL : who.tenant, put_worker, &json);
     tierce__json_write_close(&json, ']');
-    reply_line(call, &line);
+    reply_line(call, NULL, &line);
 }
 
 /* One page of a publisher's blocks. */
@@ -698,7 +682,7 @@ static void serve_dump(void *arg, struct tierce__call *call)
                                          dp_rank, put_blocks, &dump);
     tierce__json_write_close(&dump.json, '}');
     if (is_found) {
-        reply_line(call, &line);
+        reply_line(call, NULL, &line);
         return;
     }
     tierce__line_clear(&line);
@@ -708,7 +692,7 @@ static void serve_dump(void *arg, struct tierce__call *call)
 static void serve_health(void *arg, struct tierce__call *call)
 {
     (void)arg;
-    reply_ok(call, 200);
+    reply_status(call, 200, "ok");
 }
 
 static bool put_metrics(void *arg, const struct tierce__source_opts *opts,
