@@ -19,6 +19,7 @@ import zmq
 from manager_process import free_port
 from store_worker import CHUNK_TOKENS, DEPTH, PROMPTS, prompt_tokens
 from test_kv_events_dynamo import all_of
+from test_router_dynamo import PYTHON, dynamo  # noqa: F401
 from test_router_index import SECONDS, Router
 
 LOST = 0.1  # of frames
@@ -228,3 +229,37 @@ def test_answers_equal_the_stores(tmp_path, count, wanted, kills, restarts):
     for store in stores:
         store.end()
     context.destroy(0)
+
+
+@pytest.mark.skipif(PYTHON is None, reason="TIERCE_DYNAMO_PYTHON is not set")
+def test_dynamo_follows_a_store(tmp_path, dynamo):  # noqa: F811
+    """Dynamo's index knows of each prompt what the store has in memory, from the store's stream and its replay socket."""
+    seed = int(os.environ.get("TIERCE_TEST_SEED", time.time_ns()))
+    print("TIERCE_TEST_SEED", seed)
+    context = zmq.Context()
+    store = StoreProcess(tmp_path, context, 2, seed)
+    store.relay.is_faulty = False
+
+    def lengths():
+        answers = (dynamo("/query", {"model_name": "m", "token_ids": prompt_tokens(prompt).tolist()})["instances"] for prompt in range(PROMPTS))
+        return [answer.get("2", {"cpu": 0})["cpu"] // CHUNK_TOKENS for answer in answers]
+
+    assert store.hear() == "open"
+    dynamo("/register", {"instance_id": 2, "endpoint": store.parameters["kv_events.endpoint"], "model_name": "m",
+                         "replay_endpoint": store.replay_endpoint, "block_size": CHUNK_TOKENS, "dp_rank": 0})
+    until = time.monotonic() + SECONDS
+    while not any(lengths()):  # Dynamo does not ask for what was sent before it had subscribed
+        assert time.monotonic() < until
+        store.tell("store", random.randrange(PROMPTS), DEPTH)
+        assert store.hear() == "stored"
+    store.tell("run", 20_000, seed % (1 << 30))
+    while not store.hear().startswith("done"):
+        pass
+    store.tell("lengths")
+    expected = json.loads(store.hear())
+    assert sum(expected) > 100
+    until = time.monotonic() + SECONDS
+    while (found := lengths()) != expected:
+        assert time.monotonic() < until, [both for both in zip(found, expected) if both[0] != both[1]]
+    store.end()
+    context.term()
