@@ -69,6 +69,15 @@ static int alloc_buffer(struct tierce__direct *direct)
     return 0;
 }
 
+/* The device has logged why it does not support the buffer. */
+static const char *reason_of(const struct tierce__open_device *device, int rc)
+{
+    if (device->ops->files == NULL)
+        return "this device cannot read files";
+    return rc == TIERCE_E_UNSUPPORTED ? "see gpu_direct_refused in the line before"
+                                      : tierce_strerror(rc);
+}
+
 void tierce__direct_start(struct tierce__direct *direct, struct tierce__open_device *device)
 {
     int rc = 0;
@@ -89,7 +98,7 @@ void tierce__direct_start(struct tierce__direct *direct, struct tierce__open_dev
         tierce__log(TIERCE_LOG_WARN, "gpu_direct_off",
                     "device=%s reason=\"%s\" consequence=\"chunks are read from disk into memory, "
                     "and copied from there\"",
-                    device->ops->name, tierce_strerror(rc));
+                    device->ops->name, reason_of(device, rc));
 }
 
 bool tierce__direct_is_on(const struct tierce__direct *direct)
