@@ -3,13 +3,13 @@
 """Speed between two hosts: an engine loads a prompt from its peer, and pushes one to it, compared with a bare TCP connection.
 
     cmake --build --preset dev --target peer_engine tierce_executable
-    tools/bench/peer_hosts.py [--gbit RATE] [--rounds N]      # as root
+    tools/bench/peer_hosts.py [--gbit RATE] [--mib N] [--rounds N]      # as root
 
 The hosts are two network namespaces with a veth pair between them, whose ends are limited to RATE Gbit/s by tbf (token
-buckets of 2 MB; packets of 9000 bytes). The manager and the engine that has stored the prompt (4 chunks of 16 MiB) run on one host,
-the other engine on the other one. Each round: 64 MiB by a bare connection; a load of 64 MiB by an engine that has forgotten it,
-with the question to the directory and each byte verified; a push of 64 MiB while a prompt is stored, layer by layer, until
-the other engine has verified it. The engines have checks of invariants (a build for tests). Prints medians, in GB/s."""
+buckets of 2 MB; packets of 9000 bytes). The manager and the engine that has stored the prompt (N MiB, by default 64, in chunks of
+16 MiB) run on one host, the other engine on the other one. Each round: N MiB by a bare connection; a load of the prompt by an engine
+that has forgotten it, with the question to the directory and each byte verified; a push of a prompt while it is stored, layer by
+layer, until the other engine has verified it. The engines have checks of invariants (a build for tests). Prints medians, in GB/s."""
 
 import argparse
 import os
@@ -25,8 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "build" / "dev" / "bin"
 NEAR, FAR, MANAGER_PORT = "10.78.0.1", "10.78.0.2", 6381
-CELL, BLOCKS, CHUNKS, BYTES = 1 << 20, 16, 4, 64 << 20
-SECONDS, LOAD_MS = 60, 20000
+CELL, LAYERS, CHUNK_BLOCKS = 1 << 20, 4, 4
+SECONDS, LOAD_MS = 120, 60000
 
 RECEIVER = """
 import socket, sys, time
@@ -96,16 +96,17 @@ class Hosts:
 class Bare:
     """A TCP connection from the near host to the far one."""
 
-    def __init__(self, hosts):
+    def __init__(self, hosts, mib):
         with socket.create_server((NEAR, 0)) as listener:
             self.receiver = Process(*hosts.far, sys.executable, "-c", RECEIVER, NEAR, listener.getsockname()[1])
             self.connection, _ = listener.accept()
-        self.bytes = memoryview(os.urandom(1 << 20) * (BYTES >> 20))
+        self.mib, self.bytes = mib, memoryview(os.urandom(1 << 20))
 
     def seconds(self):
-        self.receiver.begin(BYTES)
+        self.receiver.begin(self.mib << 20)
         self.connection.recv(1)
-        self.connection.sendall(self.bytes)
+        for _ in range(self.mib):
+            self.connection.sendall(self.bytes)
         return float(self.receiver.answer()[0])
 
     def end(self):
@@ -113,40 +114,40 @@ class Bare:
         self.connection.close()
 
 
-def engine(before, address, log):
-    return Process(*before, PROGRAMS / "peer_engine", CELL, f"remote.urls=peers://{NEAR}:{MANAGER_PORT}", f"peers.listen={address}",
-                   "memory.size=512MiB", "disk.path=", log=log)
+def engine(before, address, mib, log):
+    return Process(*before, PROGRAMS / "peer_engine", f"{CELL},{mib // LAYERS}", f"remote.urls=peers://{NEAR}:{MANAGER_PORT}", f"peers.listen={address}",
+                   f"memory.size={max(512, 2 * mib)}MiB", "disk.path=", log=log)
 
 
-def load(reader):
+def load(reader, mib):
     """Until the directory knows the chunks, in the first round."""
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         reader.ask("forget")
         _, blocks, us = reader.ask("load", 1, LOAD_MS)
-        if int(blocks) == BLOCKS:
+        if int(blocks) == mib // LAYERS:
             return int(us) / 1e6
     sys.exit("the prompt was not loaded")
 
 
-def push(holder, reader, prompt):
+def push(holder, reader, prompt, mib):
     _, port, ticket = reader.ask("accept", FAR, NEAR)
     _, chunks, us, *why = holder.ask("push", prompt, FAR, port, ticket, LOAD_MS)
-    if int(chunks) != CHUNKS:
-        sys.exit(f"{chunks} of {CHUNKS} chunks were pushed: {' '.join(why)}")
+    if int(chunks) != mib // LAYERS // CHUNK_BLOCKS:
+        sys.exit(f"{chunks} of {mib // LAYERS // CHUNK_BLOCKS} chunks were pushed: {' '.join(why)}")
     return int(us) / 1e6
 
 
-def measure(hosts, rounds, folder):
+def measure(hosts, mib, rounds, folder):
     with (folder / "log").open("w") as log:
         manager = subprocess.Popen([PROGRAMS / "tierce", "manager", f"--listen.host={NEAR}", "--listen.insecure=true",
                                     f"--listen.grpc_port={MANAGER_PORT}"], cwd=folder, stdout=log, stderr=log)
-        holder, reader, bare = engine([], NEAR, log), engine(hosts.far, FAR, log), Bare(hosts)
+        holder, reader, bare = engine([], NEAR, mib, log), engine(hosts.far, FAR, mib, log), Bare(hosts, mib)
         try:
             holder.ask("store", 1)
-            load(reader)
+            load(reader, mib)
             for prompt in range(2, 2 + rounds):
-                yield bare.seconds(), load(reader), push(holder, reader, prompt)
+                yield bare.seconds(), load(reader, mib), push(holder, reader, prompt, mib)
                 for one in (holder, reader):
                     one.ask("forget")
                 holder.ask("store", 1)
@@ -160,18 +161,21 @@ def measure(hosts, rounds, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gbit", type=float, default=10)
+    parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
+    if arguments.mib <= 0 or arguments.mib % (LAYERS * CHUNK_BLOCKS) != 0:
+        parser.error("--mib must be a multiple of 16")
     if os.environ.get("TIERCE_BENCH_NAMESPACE") != "1":
         os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, "TIERCE_BENCH_NAMESPACE": "1"})
     hosts = Hosts(arguments.gbit)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            rows = list(measure(hosts, arguments.rounds, Path(folder)))
+            rows = list(measure(hosts, arguments.mib, arguments.rounds, Path(folder)))
     finally:
         hosts.end()
-    limit, *values = ([BYTES / seconds / 1e9 for seconds in column] for column in zip(*rows, strict=True))
-    print(f"{'64 MiB between two hosts':30}{'GB/s':>8}{'limit':>8}{'ratio':>8}   least and most of {arguments.rounds}")
+    limit, *values = ([(arguments.mib << 20) / seconds / 1e9 for seconds in column] for column in zip(*rows, strict=True))
+    print(f"{f'{arguments.mib} MiB between two hosts':30}{'GB/s':>8}{'limit':>8}{'ratio':>8}   least and most of {arguments.rounds}")
     for name, column in zip(("load from the peer's memory", "push while it is stored"), values, strict=True):
         value, bound = statistics.median(column), statistics.median(limit)
         print(f"{name:30}{value:8.4f}{bound:8.4f}{value / bound:8.3f}   {min(column):.4f} to {max(column):.4f}; limit "

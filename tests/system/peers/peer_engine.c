@@ -2,10 +2,10 @@
 /*
  * An engine with peers, and with pushes of chunks, as a process, for test_peers_network.py.
  *
- *     peer_engine CELL_BYTES PARAMETER=VALUE...
+ *     peer_engine CELL_BYTES[,BLOCKS] PARAMETER=VALUE...
  *
- * CELL_BYTES: KV of a block in a layer; a chunk has 16 cells. The engine reads lines from its
- * standard input until they end, and answers each one with a line:
+ * CELL_BYTES: KV of a block in a layer; a chunk has 16 cells. BLOCKS: of a prompt, 16 without it.
+ * The engine reads lines from its standard input until they end, and answers each one with a line:
  *
  *     store SEED             stored BLOCKS
  *     find SEED              found BLOCKS MS STATE
@@ -38,10 +38,10 @@
 
 enum {
     LAYERS = 4,
-    CELL_BYTES_MAX = 1 << 20,
+    CELL_BYTES_MAX = 1 << 21,
     BLOCK_TOKENS = 4,
     CHUNK_BLOCKS = 4,
-    BLOCKS = 16, /* of a prompt: 4 chunks */
+    BLOCKS_MAX = 1024,
     FLUSH_MS = 60000,
     POLL_NS = 1000000,
     PATIENCE_MS = 300, /* of a request that repeats its lookup: as the connector's, with the default
@@ -51,10 +51,11 @@ enum {
 static struct tierce_engine *engine;
 static struct tierce__handover *handover;
 static struct tierce_view *view;
-static uint32_t cell_bytes;
-static uint8_t *memory[LAYERS]; /* [BLOCKS * cell_bytes] */
+static uint32_t cell_bytes, blocks = 16;
+static uint8_t *memory[LAYERS]; /* [blocks * cell_bytes] */
 static struct tierce_paged_layer layers[LAYERS];
-static struct tierce_paged paged = {sizeof(paged), layers, LAYERS, BLOCKS, TIERCE_DEVICE_HOST};
+static struct tierce_paged paged = {
+    .size = sizeof(paged), .layers = layers, .layer_count = LAYERS, .device = TIERCE_DEVICE_HOST};
 
 static void must(int64_t rc, const char *what)
 {
@@ -66,11 +67,16 @@ static void must(int64_t rc, const char *what)
 
 static void make_memory(const char *bytes)
 {
-    cell_bytes = (uint32_t)strtoul(bytes, NULL, 10);
-    if (cell_bytes == 0 || cell_bytes > CELL_BYTES_MAX || cell_bytes % sizeof(uint64_t) != 0)
-        must(TIERCE_E_ARGUMENT, "CELL_BYTES");
+    char *more;
+    cell_bytes = (uint32_t)strtoul(bytes, &more, 10);
+    if (*more == ',')
+        blocks = (uint32_t)strtoul(more + 1, NULL, 10);
+    if (cell_bytes == 0 || cell_bytes > CELL_BYTES_MAX || cell_bytes % sizeof(uint64_t) != 0 ||
+        blocks == 0 || blocks > BLOCKS_MAX)
+        must(TIERCE_E_ARGUMENT, "CELL_BYTES[,BLOCKS]");
+    paged.block_count = blocks;
     for (size_t i = 0; i < LAYERS; i++) {
-        memory[i] = calloc(BLOCKS, cell_bytes);
+        memory[i] = calloc(blocks, cell_bytes);
         must(memory[i] != NULL ? 0 : -ENOMEM, "memory");
         layers[i] = (struct tierce_paged_layer){
             .base = memory[i], .block_stride = cell_bytes, .block_bytes = cell_bytes};
@@ -109,7 +115,7 @@ static struct tierce_chain *chain_of(uint32_t seed)
 {
     struct tierce_chain *chain;
     must(tierce_view_chain(&chain, view, NULL), "chain");
-    for (uint32_t i = 0; i < BLOCKS * BLOCK_TOKENS; i++) {
+    for (uint32_t i = 0; i < blocks * BLOCK_TOKENS; i++) {
         int32_t token = (int32_t)((seed * 2654435761u + i * 40503u) & 0xffff);
         must(tierce_chain_append(chain, &token, 1, NULL), "tokens");
     }
@@ -121,31 +127,31 @@ static void fill(uint8_t *cell, uint32_t seed, size_t layer, size_t block)
 {
     for (size_t i = 0; i < cell_bytes / sizeof(uint64_t); i++) {
         uint64_t word =
-            tierce__mix((((uint64_t)seed * LAYERS + layer) * BLOCKS + block) * CELL_BYTES_MAX + i);
+            tierce__mix((((uint64_t)seed * LAYERS + layer) * blocks + block) * CELL_BYTES_MAX + i);
         memcpy(cell + i * sizeof(word), &word, sizeof(word));
     }
 }
 
-static struct tierce_transfer_opts whole(const struct tierce_chain *chain, int32_t ids[BLOCKS])
+static struct tierce_transfer_opts whole(const struct tierce_chain *chain, int32_t ids[BLOCKS_MAX])
 {
-    for (int32_t i = 0; i < BLOCKS; i++)
-        ids[i] = i;
+    for (uint32_t i = 0; i < blocks; i++)
+        ids[i] = (int32_t)i;
     return (struct tierce_transfer_opts){.size = sizeof(struct tierce_transfer_opts),
                                          .paged = &paged,
                                          .chain = chain,
-                                         .to_block = BLOCKS,
+                                         .to_block = blocks,
                                          .block_ids = ids};
 }
 
 static void fill_layer(uint32_t seed, size_t layer)
 {
-    for (size_t b = 0; b < BLOCKS; b++)
+    for (size_t b = 0; b < blocks; b++)
         fill(memory[layer] + b * cell_bytes, seed, layer, b);
 }
 
 static void store(uint32_t seed)
 {
-    int32_t ids[BLOCKS];
+    int32_t ids[BLOCKS_MAX];
     struct tierce_chain *chain = chain_of(seed);
     for (size_t l = 0; l < LAYERS; l++)
         fill_layer(seed, l);
@@ -166,7 +172,7 @@ static void find(uint32_t seed)
     while (found.pending && ns < PATIENCE_MS * TIERCE__MS_NS) {
         const struct tierce_lookup_opts opts = {
             .size = sizeof(opts), .flags = TIERCE_LOOKUP_NO_WAIT | TIERCE_LOOKUP_AGAIN};
-        must(tierce_lookup(view, chain, BLOCKS, &opts, &found), "lookup");
+        must(tierce_lookup(view, chain, blocks, &opts, &found), "lookup");
         if (found.pending)
             (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
         ns = tierce__now_ns() - began_ns;
@@ -179,18 +185,18 @@ static void find(uint32_t seed)
 static void load(uint32_t seed, uint32_t timeout_ms)
 {
     static uint8_t right[CELL_BYTES_MAX];
-    uint8_t origins[BLOCKS] = {0};
-    int32_t ids[BLOCKS];
+    uint8_t origins[BLOCKS_MAX] = {0};
+    int32_t ids[BLOCKS_MAX];
     struct tierce_chain *chain = chain_of(seed);
     for (size_t l = 0; l < LAYERS; l++)
-        memset(memory[l], 0, BLOCKS * (size_t)cell_bytes);
+        memset(memory[l], 0, blocks * (size_t)cell_bytes);
     struct tierce_transfer_opts what = whole(chain, ids);
     what.timeout_ms = timeout_ms;
     uint64_t began_ns = tierce__now_ns();
     int64_t loaded = tierce_load(view, &what, origins);
     uint64_t us = (tierce__now_ns() - began_ns) / 1000;
     must(loaded, "load");
-    for (size_t b = 0; b < BLOCKS; b++) {
+    for (size_t b = 0; b < blocks; b++) {
         for (size_t l = 0; origins[b] != TIERCE_ORIGIN_FAILED && l < LAYERS; l++) {
             fill(right, seed, l, b);
             if (memcmp(right, memory[l] + b * cell_bytes, cell_bytes) == 0)
@@ -220,7 +226,7 @@ static void accept_push(const char *host, const char *hosts)
 
 static void store_layers(struct tierce__push *push, uint32_t seed, const struct tierce_chain *chain)
 {
-    int32_t ids[BLOCKS];
+    int32_t ids[BLOCKS_MAX];
     struct tierce_store *begun;
     struct tierce_transfer_opts what = whole(chain, ids);
     must(tierce_store_begin(&begun, view, &what), "store");
@@ -297,7 +303,7 @@ int main(int argc, char **argv)
 {
     char line[256];
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
-    must(argc > 1 ? 0 : TIERCE_E_ARGUMENT, "CELL_BYTES");
+    must(argc > 1 ? 0 : TIERCE_E_ARGUMENT, "CELL_BYTES[,BLOCKS]");
     make_memory(argv[1]);
     open_engine(argc - 2, argv + 2);
     while (fgets(line, sizeof(line), stdin) != NULL)
