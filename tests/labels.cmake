@@ -12,13 +12,17 @@ list(APPEND TIERCE_TESTS_PLAIN test_cachegen_arm test_codec_arm test_copy_sum_ar
 # test_device_cells is about bytes, and takes minutes with it. test_device_kv_copiers and test_device_faults_copiers run the
 # cases of test_device_kv and test_device_faults with more threads; test_device_kv_* have the threads of the other kinds of
 # memory, whose faults (test_device_faults_direct, _staged, _unpinned) run with the address sanitizer.
+# test_device_kv_direct: its threads are those of test_device_kv_staged, which copies once more. test_engine_uses_native and
+# test_slow_remote_native: their threads are those of test_engine_uses, test_slow_remote and the other tests of a node's clients
+# (test_storing_native, test_replicas_native, test_engine_native).
 set(TIERCE_TESTS_SINGLE
     prop_paged test_arena test_asks test_autopilot test_base test_beneath test_block_answers test_chain
     test_check_main test_chunk_header test_cli_basics test_controller test_cli_doctor test_cli_optimize test_cli_optimize_money
     test_cli_optimize_sim test_cli_report test_cli_trace test_config test_copy_sum test_copy_sum_kernel
     test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_direct
-    test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_directory test_directory_limits
-    test_engine_config test_families test_fleet_register test_fleet_register_times test_follower test_forget test_frozen_abi
+    test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_device_kv_direct
+    test_directory test_directory_limits
+    test_engine_config test_engine_uses_native test_families test_fleet_register test_fleet_register_times test_follower test_forget test_frozen_abi
     test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holdings_fleet test_holes test_hybrid
     test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kv_event test_kvcm
     test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
@@ -27,7 +31,7 @@ set(TIERCE_TESTS_SINGLE
     test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_places test_prop_policy test_prop_pool
     test_prop_replay test_prop_router test_prop_space test_prop_tiers test_prop_trace_write test_proto test_probes test_proxy_parts test_reclaimer test_record
     test_registry_whole test_resp_cluster test_resp_parse test_resp_request test_rpcs test_s3_parts test_scrub_set
-    test_serve_torture test_sha256 test_siblings test_sim_manager test_tenant_words test_space test_spans test_speed test_storage_at
+    test_serve_torture test_sha256 test_siblings test_sim_manager test_slow_remote_native test_tenant_words test_space test_spans test_speed test_storage_at
     test_storage_redis test_tls test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
     test_trial test_tuner test_url test_utf8 test_why_prompt test_worker_commands)
 

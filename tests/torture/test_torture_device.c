@@ -122,8 +122,8 @@ static void check_remains(void)
 
 enum { FINE, WRONG, BEHIND_THE_END };
 
-/* A run of `make test` fails every fourth call, starting with a random one; a long run, all. */
-enum { STEP = 4 };
+/* A run of `make test` fails every eighth call, starting with a random one; a long run, all. */
+enum { STEP = 8 };
 
 /* In a process of its own, because a failure may leave objects that cannot be freed. */
 static int fail_call(const char *kind, uint64_t nth, TIERCE__CU_RESULT code)

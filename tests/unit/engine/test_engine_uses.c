@@ -188,8 +188,17 @@ static void note_lookup(void *arg, const struct tierce__recorded *request, const
     (void)there;
 }
 
+/* After every EACH-th request: a chunk that only one side holds is still held after some more. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { EACH = 8 };
+#else
+enum { EACH = 1 };
+#endif
+
 static void compare(const struct simulated *sim, size_t level, const char *policy, uint32_t request)
 {
+    if (request % EACH != 0)
+        return;
     for (uint32_t i = 0; i < sim->known; i++)
         ck_assert_msg(level_has(level, &sim->keys[i]) == sim->held[i],
                       "%s: after request %u chunk %u is %sheld by the simulator only", policy,

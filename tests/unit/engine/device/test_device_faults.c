@@ -368,11 +368,11 @@ static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
 enum { CODES = TIERCE_TEST_DEVICE_WAY == TIERCE__CUDA_COPIES ? 2 : 0, STEP = 32, ROTATIONS = 0 };
 #elif defined(TIERCE_TEST_COPY_THREADS) || defined(TIERCE_TEST_NODE) ||                            \
     defined(TIERCE_TEST_UNPINNED)
-enum { CODES = 2, STEP = 8, ROTATIONS = 0 };
+enum { CODES = 2, STEP = 16, ROTATIONS = 0 };
 #elif defined(TIERCE_TEST_DEVICE_KERNEL)
-enum { CODES = 1, STEP = 8, ROTATIONS = 0 };
+enum { CODES = 1, STEP = 16, ROTATIONS = 0 };
 #else
-enum { CODES = 2, STEP = 4, ROTATIONS = 2 };
+enum { CODES = 2, STEP = 8, ROTATIONS = 2 };
 #endif
 
 /* The number of calls that wait for a copy varies, so the loop runs some calls past the end. */

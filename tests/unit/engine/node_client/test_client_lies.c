@@ -15,7 +15,7 @@ START_TEST(statuses)
     enum { OURS = 40 };
 #ifdef __SANITIZE_THREAD__ /* each status of some operations; the address sanitizer sees all of    \
                               them */
-    enum { STEP = 4 };
+    enum { STEP = 8 };
 #else
     enum { STEP = 1 };
 #endif
@@ -416,7 +416,7 @@ START_TEST(mutated_answers)
     start(NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
-    for (uint32_t i = 0; i < 600; i++) {
+    for (uint32_t i = 0; i < TEST_ROUNDS(600u); i++) {
         lie_with((struct lie){ops[i % (sizeof(ops) / sizeof(*ops))], .tell = tell_mutated});
         check_all(chain, 10 + i);
     }
