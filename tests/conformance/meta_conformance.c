@@ -571,7 +571,7 @@ START_TEST(threads_do_not_meet)
     struct thread threads[THREADS];
     for (int i = 0; i < THREADS; i++) {
         threads[i] = (struct thread){.first = i * THREAD_KEYS,
-                                     .rounds = 300 * test_scale(),
+                                     .rounds = TEST_ROUNDS(300u) * test_scale(),
                                      .space = space,
                                      .seed = test_random_u64(&random)};
         ck_assert_int_eq(pthread_create(&threads[i].id, NULL, work, &threads[i]), 0);
