@@ -37,7 +37,7 @@ set(TIERCE_TESTS_SINGLE
 
 list(APPEND TIERCE_TESTS_SINGLE test_rope test_rotate test_blend_select test_segments)
 list(APPEND TIERCE_TESTS_SINGLE test_coded test_coded_range test_coded_speed test_nixl_ranges test_object_form test_seal test_codec test_frozen_codec test_lossy test_cachegen
-     test_handover_parts test_heads)
+     test_handover_filling test_handover_parts test_heads)
 
 # Left out of `make test FAST=1`: more than ten seconds without a sanitizer.
 set(TIERCE_TESTS_SLOW
