@@ -151,8 +151,9 @@ static PyObject *load_layer(PyObject *self, PyObject *arg)
     l->busy = false;
     if (rc == TIERCE_E_UNSUPPORTED)
         return tierce__core_raise(
-            rc, "the stream is being captured into a graph, or memory.size cannot hold all chunks "
-                "of the load, whose layers have the same address");
+            rc,
+            "memory.size cannot hold all chunks of the load, whose layers have the same address; "
+            "or the GPU's stream is being captured into a graph");
     return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 

@@ -151,6 +151,9 @@ static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYT
         if (strcmp(name, "encryption") == 0)
             (void)refuse(why,
                          "URL: encryption is set by remote.encryption, for all stores together");
+        else if (strcmp(name, nearest) == 0) /* the first one was removed before */
+            snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: parameter \"%s\" is given twice",
+                     shown);
         else if (tierce__edit_distance(name, nearest) <= 1)
             snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: unknown parameter \"%s\" (\"%s\"?)",
                      shown, nearest);

@@ -390,22 +390,26 @@ static void log_without_effect(const char *setting, const char *reason)
                 reason);
 }
 
-/* Settings of engines that load KV into their own memory. */
-static void log_settings_of_engines(const struct tierce__config *values)
+/* Settings of engines that load KV into their own memory. A vLLM that has started this node passes
+ * its own settings, of which it uses the first two itself. */
+static void log_settings_of_engines(const struct tierce__node_config *config)
 {
-    if (strcmp(tierce__config_text(values, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0)
+    const struct tierce__config *values = config->values;
+    bool is_of_vllm = config->users_path != NULL;
+    if (!is_of_vllm && strcmp(tierce__config_text(values, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0)
         log_without_effect("codec.lossy", "the clients of a node choose; set it in vLLM");
-    if (tierce__config_bool(values, TIERCE__ENGINE_BLEND_ENABLED))
+    if (!is_of_vllm && tierce__config_bool(values, TIERCE__ENGINE_BLEND_ENABLED))
         log_without_effect("blend.enabled", "the clients of a node blend; set it in vLLM");
     if (tierce__config_number(values, TIERCE__ENGINE_DISK_GPU_DIRECT) > 0)
-        log_without_effect("disk.gpu_direct", "a node does not read from disk into a GPU");
+        log_without_effect("disk.gpu_direct",
+                           "only engines without a node read from disk into a GPU");
 }
 
 static int open_parts(struct node_whole *whole, const struct tierce__node_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
-    log_settings_of_engines(config->values);
+    log_settings_of_engines(config);
     tierce__engine_config_require_disk(config->engine, !config->disk_is_optional);
     int rc = tierce_engine_open(&node->engine, config->engine, why);
     if (rc == 0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from .identity import Unsupported
 from .link import LOOKUP_PIN, FromStart, Later, LinkError, NotReady
-from .quality import percent, read_measured
+from .quality import nats, percent, read_measured
 from .tracker import BlendSpec, ChainPart, LoadSpec
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Gate:
     @property
     def words(self) -> str:
         return (f"{100 * self.share:.4g} % of the reused tokens are recomputed; measured on {self.date}: agreement with the full "
-                f"computation at least {percent(self.agreement)}, divergence at most {self.kl:.4f}")
+                f"computation at least {percent(self.agreement)}, divergence at most {nats(self.kl)}")
 
 
 def read_gate(path: str, weights: str, share: float) -> Gate:

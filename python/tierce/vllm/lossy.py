@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .identity import ConfigError, Unsupported, has_drafter
-from .quality import percent, read_measured
+from .quality import nats, percent, read_measured
 
 NONE = "none"
 DTYPES = ("bfloat16", "float16")
@@ -31,7 +31,7 @@ class LossyGate:
     @property
     def words(self) -> str:
         return (f"KV that leaves memory is coded with loss by {self.codec}; measured on {self.date}: agreement with exact KV "
-                f"at least {percent(self.agreement)}, divergence at most {self.kl:.4f}")
+                f"at least {percent(self.agreement)}, divergence at most {nats(self.kl)}")
 
 
 def percent_of(share: str) -> float:
@@ -56,8 +56,8 @@ def read_lossy_gate(path: str, weights: str, kv_dtype: str, codec: str, bound: f
     worst = min(same, key=lambda row: row[1])
     gate = LossyGate(codec, worst[1], max(row[2] for row in same), date)
     if gate.agreement < bound:
-        text = f", of {worst[3]}," if worst[3] else ""
-        raise Unsupported(f"the agreement of {percent(gate.agreement)} in codec.quality {path!r}{text} is below "
+        text = f" with {worst[3]}" if worst[3] else ""
+        raise Unsupported(f"the agreement{text} is {percent(gate.agreement)} (codec.quality {path!r}), below "
                           f"codec.agreement, {bound:g} %; choose another codec, or lower the bound")
     return gate
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from math import floor
+from math import ceil, floor
 
 from .identity import ConfigError, Unsupported
 
@@ -14,6 +14,11 @@ FORMAT = 1
 def percent(measured: float) -> str:
     """Never more than was measured, so that a value below a bound does not look like the bound."""
     return f"{floor(100 * measured + 1e-6) / 100:.2f} %"
+
+
+def nats(measured: float) -> str:
+    """Never less than was measured."""
+    return f"{ceil(10000 * measured - 1e-6) / 10000:.4f}"
 
 
 def read_measured(path: str, parameter: str, tool: str, weights: str, parse):

@@ -102,8 +102,8 @@ static void print_line(const char *name, const char *value, FILE *out)
         fprintf(out, "  %-8s %s\n", name, value);
 }
 
-/* Chunks that are stored in fewer bytes. The codec is that of one of them, the element that with
- * which new ones are encoded. */
+/* Chunks that are compressed or encrypted. The codec and the key are those of the last chunk; the
+ * element type is that of the namespace. */
 static void print_coded(const struct tierce__inspect_namespace *item, const char *text, FILE *out)
 {
     const struct tierce__inspect_sums *sums = &item->sums;

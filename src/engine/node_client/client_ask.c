@@ -479,8 +479,11 @@ static int check_client(const struct tierce_config *config, char why[TIERCE_CONF
         if (!is_of_node(name) || strcmp(source, "default") == 0)
             continue;
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                 "%s: with node.socket the node has memory and tiers; set it in the node's "
-                 "configuration, not here (%.128s)",
+                 i == TIERCE__ENGINE_DISK_GPU_DIRECT
+                     ? "%s: only engines without node.socket read from disk into a GPU; remove it "
+                       "(%.128s)"
+                     : "%s: with node.socket the node has memory and tiers; set it in the node's "
+                       "configuration, not here (%.128s)",
                  name, source);
         return TIERCE_E_CONFIG;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/observe/chunk_orders_private.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <time.h>
 
@@ -129,7 +130,8 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
         return NO_ELEMENT;
     uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
     struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, NULL, &rc);
-    if (raw == NULL && rc == TIERCE_E_FULL) { /* of a read: no key, or no memory to decode */
+    /* Of a read: no key, or no memory to decode; another key, or a later version; no memory. */
+    if (raw == NULL && (rc == TIERCE_E_FULL || rc == TIERCE_E_VERSION || rc == -ENOMEM)) {
         r->unread++;
         return STAYS_RAW;
     }
@@ -201,9 +203,11 @@ static void tell_all(struct tierce__chunk_order_outcome *out, const struct recod
     tell(out, r->raw[TIERCE__CODED_RAW_KEY],
          "stay as they are: there is no key to encrypt them (add one for their namespace, or for "
          "all, to encryption.key_file)");
-    tell(out, r->unread,
-         "stay as they are: they could not be read, because their key is missing (see "
-         "encryption_key_missing in the log) or there was no memory (repeat the command)");
+    tell(
+        out, r->unread,
+        "stay as they are: they could not be read: their key is missing or another one "
+        "(encryption_key_missing, encryption_key_wrong in the log), a later version wrote them, or "
+        "there was no memory (repeat the command)");
     tell(out, r->full,
          "stay as they are: the disk has no free space for the new bytes (free space, and repeat "
          "the command)");

@@ -212,7 +212,7 @@ static int load_file(struct tierce__seal_keys **out, const struct tierce__coded_
     if (length > 0 && text[length - 1] != '\n') { /* words of half a line may have a meaning, too */
         snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES,
                  "encryption.key_file: the last line of %.100s does not end with a newline, so a "
-                 "part of the file may be missing; end each line with one",
+                 "part of the file may be missing; end each line with a newline",
                  keys->file);
         rc = TIERCE_E_CONFIG;
     } else {

@@ -44,10 +44,10 @@ def test_the_worst_prompt_counts(tmp_path):
 
 
 def test_a_value_just_below_the_bound_does_not_look_like_it(tmp_path):
-    path = quality(tmp_path, rows=[{"codec": "int8", "agreement": 98.999, "kl": 0.0001}])
-    with pytest.raises(ConfigError, match="the agreement of 98.99 % .* is below codec.agreement, 99 %"):
+    path = quality(tmp_path, rows=[{"codec": "int8", "agreement": 98.999, "kl": 0.00014}])
+    with pytest.raises(ConfigError, match="the agreement is 98.99 % .*, below codec.agreement, 99 %"):
         chosen(path)
-    assert "at least 98.99 %" in chosen(path, codec_agreement="98.999%").words
+    assert "at least 98.99 %, divergence at most 0.0002" in chosen(path, codec_agreement="98.999%").words
 
 
 def test_cachegen_states_the_cells(tmp_path):
@@ -59,8 +59,8 @@ def test_without_a_measurement_within_the_bound_nothing_starts(tmp_path):
     path = quality(tmp_path)
     for reason, case in (
             ("codec.lossy int8: codec.quality is empty; measure the model with tools/kv_quality.py", {"path": ""}),
-            ("99.20 % in codec.quality .*, of dialogue.txt, is below codec.agreement, 99.5 %", {"codec_agreement": "99.5%"}),
-            ("codec.lossy int4: the agreement of 92.60 % in codec.quality .*json' is below", {"codec": "int4"}),
+            ("agreement with dialogue.txt is 99.20 % .codec.quality .*, below codec.agreement, 99.5 %", {"codec_agreement": "99.5%"}),
+            ("codec.lossy int4: the agreement is 92.60 % .codec.quality .*json'., below", {"codec": "int4"}),
             ("no measurement of fp8; it has cachegen, int4, int8", {"codec": "fp8"}),
             ("of other weights .aa, not bb.", {"namespace": {**NAMESPACE, "weights": "bb"}}),
             ("KV of bfloat16, not float16", {"namespace": {**NAMESPACE, "kv_dtype": "float16"}}),

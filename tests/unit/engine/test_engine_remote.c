@@ -303,6 +303,7 @@ START_TEST(a_wrong_url_is_told)
         {"redis://u:geheim@127.0.0.1:1/?conections=3", "connections"},
         {"redis://127.0.0.1:1/?ttl=1h&codex=lossless", "unknown parameter \"codex\" (\"codec\"?)"},
         {"file:///tmp/x?readonly=true", "unknown parameter \"readonly\" (\"read_only\"?)"},
+        {"file:///tmp/x?codec=none&codec=lossless", "parameter \"codec\" is given twice"},
         {"redis://127.0.0.1:1/?encryption=aes-256-gcm", "is set by remote.encryption, for all"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;

@@ -282,6 +282,14 @@ START_TEST(test_settings_that_a_node_does_not_use_are_logged)
         ck_assert_msg(recorded_with("setting_without_effect", line) == 1, "%s", settings[i]);
     }
     ck_assert_uint_eq(recorded("setting_without_effect"), sizeof(settings) / sizeof(settings[0]));
+    tierce__node_stop(node);
+    /* A vLLM that starts a node uses its own settings. */
+    config.users_path = "/dev/null";
+    record_log(TIERCE_LOG_WARN);
+    rc = tierce__node_start(&node, &config, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    ck_assert_uint_eq(recorded_with("setting_without_effect", "setting=disk."), 2);
+    ck_assert_uint_eq(recorded("setting_without_effect"), 2);
     silence_log();
     tierce__node_stop(node);
     tierce__node_config_clear(&config);
