@@ -280,11 +280,12 @@ START_TEST(keys_of_namespaces)
     memset(other, 0xcd, sizeof(other));
     ck_assert_int_eq(parse_text(&keys,
                                 "# comment\n\n 3 " ONES "\t# the old one\n4 " TWOS "\r\n"
-                                "2 " TWOS " abababab\n5 " ONES " cdcdcdcdcd\n",
+                                "2 " TWOS " abababab\n5 " ONES " cdcdcdcdcd\n"
+                                "1 " ONES " abababab\n6 " TWOS " cdcdcdcd\n",
                                 why),
                      0);
     ck_assert_uint_eq(tierce__seal_keys_newest(keys, own)->number, 2);
-    ck_assert_uint_eq(tierce__seal_keys_newest(keys, other)->number, 5);
+    ck_assert_uint_eq(tierce__seal_keys_newest(keys, other)->number, 6);
     memset(other, 0xee, sizeof(other));
     ck_assert_uint_eq(tierce__seal_keys_newest(keys, other)->number, 4);
     ck_assert_uint_eq(tierce__seal_keys_newest(keys, other)->bytes[0], 0x22);
@@ -310,6 +311,7 @@ START_TEST(invalid_keys_are_rejected)
                  {"0 " ONES, "the number is not"},
                  {"-1 " ONES, "the number is not"},
                  {"4294967296 " ONES, "the number is not"},
+                 {"18446744073709551617 " ONES, "the number is not"}, /* 1 modulo 2^64 */
                  {"1 " ONES "\n1 " TWOS, "line 2: another line has the same number"},
                  {"1 " ONES "1", "64 hex digits"},
                  {"1 g" ONES, "64 hex digits"},
@@ -333,6 +335,7 @@ static Suite *seal_suite(void)
 {
     Suite *suite = suite_create("seal");
     TCase *tcase = tcase_create("seal");
+    tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, objects_come_back);
     tcase_add_test(tcase, incompressible_chunks_are_encrypted);

@@ -318,6 +318,7 @@ START_TEST(test_texts_of_orders)
                                           "khc64",
                                           "tth",
                                           "kthh",
+                                          "kthhc64",
                                           "kkthc64",
                                           "kth2c64",
                                           "kthc1",
@@ -456,6 +457,7 @@ START_TEST(test_damaged_bytes)
         ck_assert_int_eq(decode_exact(back, LAYER, coded, cut), TIERCE_E_FORMAT);
     ck_assert_int_eq(agreed(LAYER - 1024, length), TIERCE_E_FORMAT);
     ck_assert_int_eq(agreed(LAYER + 1024, length), TIERCE_E_FORMAT);
+    ck_assert_int_eq(agreed(LAYER, length + 1), TIERCE_E_FORMAT); /* bytes after the last block */
     ck_assert_int_eq(agreed(LAYER, length), 0);
 }
 END_TEST
@@ -481,6 +483,8 @@ START_TEST(test_damaged_orders)
         ck_assert_int_eq(decode_exact(back, bytes, coded, cut), TIERCE_E_FORMAT);
     ck_assert_int_eq(agreed(bytes - bytes / CELLS, length), TIERCE_E_FORMAT);
     ck_assert_int_eq(agreed(bytes, length), 0);
+    coded[3] = orders[n].kinds > 1 ? 0 : coded[2]; /* the levels of values, or none without them */
+    ck_assert_int_eq(agreed(bytes, length), TIERCE_E_FORMAT);
 }
 END_TEST
 
@@ -511,6 +515,8 @@ START_TEST(test_fields)
                       invalid[i].value);
         coded[invalid[i].at] = was;
     }
+    coded[12] ^= 32; /* a centre that is equal modulo 32 */
+    ck_assert_int_eq(agreed(LAYER, length), TIERCE_E_FORMAT);
 }
 END_TEST
 

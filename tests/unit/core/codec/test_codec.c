@@ -253,6 +253,7 @@ START_TEST(test_damaged_bytes)
         ck_assert_int_eq(decode_exact(back, bytes, coded, cut), TIERCE_E_FORMAT);
     ck_assert_int_eq(decode_exact(back, bytes - 2, coded, coded_bytes), TIERCE_E_FORMAT);
     ck_assert_int_eq(decode_exact(back, bytes + 2, coded, coded_bytes), TIERCE_E_FORMAT);
+    ck_assert_int_eq(decode_exact(back, bytes, coded, coded_bytes + 1), TIERCE_E_FORMAT);
     ck_assert_int_eq(decode_exact(back, bytes, coded, coded_bytes), 0);
 }
 END_TEST
