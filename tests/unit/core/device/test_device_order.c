@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define DH_BLOCK_COUNT 16
 #include "device_harness.h"
 #include "log_record.h"
 
