@@ -7,6 +7,7 @@
 #include "wait_for.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -418,7 +419,7 @@ static struct tierce__coded_keys *keys_of_a_pipe(const char *pipe)
     const struct tierce__coded_keys_opts opts = {
         .size = sizeof(opts), .command = command, .pause_ms = 1};
     snprintf(command, sizeof(command),
-             "if [ -p '%s' ]; then exec cat '%s'; else mkfifo '%s'; printf '" KEY_1 "'; fi", pipe,
+             "if [ -p '%s' ]; then cat '%s'; exit; else mkfifo '%s'; printf '" KEY_1 "'; fi", pipe,
              pipe, pipe);
     ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
     return keys;
@@ -473,6 +474,8 @@ START_TEST(a_command_that_hangs_is_ended_by_close)
     uint64_t begun = tierce__now_ns();
     tierce__coded_keys_close(late);
     ck_assert_uint_lt(tierce__now_ns() - begun, 8000 * TIERCE__MS_NS);
+    struct pollfd end = {.fd = fd};
+    WAIT_FOR(poll(&end, 1, 0) == 1); /* the reader, which the command has started, ends as well */
     ck_assert_int_eq(write(fd, "x", 1), -1);
     close(fd);
     unlink(pipe);

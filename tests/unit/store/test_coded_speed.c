@@ -92,6 +92,21 @@ START_TEST(decryption_is_not_the_time_of_the_codec)
 }
 END_TEST
 
+/* Time in which two reads are in progress counts once. */
+START_TEST(reads_at_the_same_time)
+{
+    tierce__coded_speed_begin(&speed);
+    for (unsigned i = 0; i < 64; i++) {
+        tierce__coded_speed_begin(&speed);
+        now_ns += 16 * TIERCE__MS_NS;
+        tierce__coded_speed_end(&speed, 16 * MIB);
+    }
+    tierce__coded_speed_end(&speed, 0);
+    double MiBps = tierce__coded_speed_of_device(&speed) / (double)MIB;
+    ck_assert(MiBps > 990 && MiBps < 1010);
+}
+END_TEST
+
 START_TEST(it_is_told_once)
 {
     read_bytes(GIB, 1000);
@@ -105,4 +120,5 @@ END_TEST
 
 CHECK_MAIN("coded_speed", .setup = setup,
            .tests = {a_busy_hour_is_forgotten_after_some_gigabytes, an_unused_codec_is_tried_again,
-                     decryption_is_not_the_time_of_the_codec, it_is_told_once})
+                     decryption_is_not_the_time_of_the_codec, reads_at_the_same_time,
+                     it_is_told_once})

@@ -351,8 +351,10 @@ START_TEST(puts_are_cancelled)
     struct tierce__key keys[COUNT];
     struct store_wait w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
     coded_open(&s, 8 * MIB,
-               &(struct tierce__coded_opts){
-                   .codec = lossless, .alloc = alloc_that_holds, .no_pool = true});
+               &(struct tierce__coded_opts){.codec = lossless,
+                                            .alloc = alloc_that_holds,
+                                            .no_pool = true,
+                                            .queue_bytes_max = COUNT * coded_bytes(&s)});
     atomic_store(&holds_encoder, true);
     for (uint64_t n = 0; n < COUNT; n++) {
         keys[n] = store_key(&s, n);
@@ -386,7 +388,9 @@ START_TEST(puts_are_cancelled)
         ck_assert(!store_has(&s, n));
         tierce__buf_release(puts[n].buf);
     }
+    uint64_t encoded = coded_stats(&s).encoded_chunks;
     ck_assert_int_eq(coded_put(&s, 0, CODED_VALUES), 0);
+    ck_assert_uint_eq(coded_stats(&s).encoded_chunks, encoded + 1); /* the queue has room again */
     ck_assert_int_eq(coded_get_all(&s, 0, CODED_VALUES), 0);
 }
 END_TEST

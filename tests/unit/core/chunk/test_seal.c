@@ -51,6 +51,7 @@ static void setup(void)
     sealed = aligned_alloc(64, OBJECT_MAX);
     back = aligned_alloc(64, OBJECT_MAX);
     ck_assert(raw != NULL && sealed != NULL && back != NULL);
+    memset(sealed, 0xa5, OBJECT_MAX); /* no byte of this may stay in an object */
     make_raw(TIERCE_GROUP_ALL, TIERCE__ELEMENT_BF16);
 }
 
