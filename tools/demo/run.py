@@ -87,17 +87,17 @@ def hold_folder(work):
 
 
 def shared_memory_of(group):
-    """Segments of Python's shared_memory that a process group has mapped: a kill of the whole group also ends the
-    process that would remove them."""
-    found = set()
+    """Segments and semaphores of Python's multiprocessing that a process group has mapped: a kill of the whole group also ends
+    the process that would remove them."""
+    mapped = set()  # inodes: a process that has made a semaphore has mapped it by another name
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and os.getpgid(int(folder.name)) == group:
                 lines = (folder / "maps").read_text().splitlines()
-                found |= {Path(line.split()[-1]) for line in lines if line.split()[-1].startswith("/dev/shm/psm_")}
+                mapped |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
         except OSError:  # it has ended, or is another user's
             pass
-    return found
+    return {Path(file.path) for file in os.scandir("/dev/shm") if file.name.startswith(("psm_", "sem.mp-")) and file.inode() in mapped}
 
 
 class EngineProcess:

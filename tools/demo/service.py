@@ -99,14 +99,15 @@ class VllmServer:
         raise Failed(f"a server of vLLM did not start (log: {self.log})")
 
     def end(self):
-        """vLLM removes most of its shared memory if it is asked to end; the rest that its processes have mapped, now or when it
-        was ready, is removed here."""
+        """vLLM removes its shared memory if it is asked to end in time. The rest that its processes have mapped, when it was ready
+        or until they are killed, is removed here."""
         shared = self.shared | shared_memory_of(self.process.pid)
         self.process.terminate()
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
             pass
+        shared |= shared_memory_of(self.process.pid)
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -27,12 +27,19 @@ time.sleep(60)
 """
 
 SERVER = """
-import sys
+import multiprocessing, signal, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing import resource_tracker, shared_memory
-shared = shared_memory.SharedMemory(create=True, size=4096)
-resource_tracker.unregister(shared._name, "shared_memory")  # as if the tracker was killed first
-print("/dev/shm/" + shared.name, flush=True)
+kept = [multiprocessing.get_context("spawn").Semaphore()]
+def leave(name, kind):
+    resource_tracker.unregister(name, kind)  # as if the tracker was killed first
+    print("/dev/shm/" + ("sem." if kind == "semaphore" else "") + name.lstrip("/"), flush=True)
+def share(*_):
+    kept.append(shared_memory.SharedMemory(create=True, size=4096))
+    leave(kept[-1]._name, "shared_memory")
+leave(kept[0]._semlock.name, "semaphore")
+share()
+signal.signal(signal.SIGTERM, share)  # it is still starting, and does not end
 class Health(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -111,18 +118,22 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_shared_memory_that_a_server_of_vllm_leaves_is_removed(pd, monkeypatch, tmp_path, is_killed):
-    monkeypatch.setitem(pd.VllmServer.__init__.__globals__, "SERVE", SERVER)
+    for name, value in {"SERVE": SERVER, "END_S": 0.5}.items():
+        monkeypatch.setitem(pd.VllmServer.__init__.__globals__, name, value)
     server = pd.VllmServer(ROOT, tmp_path / "log", *pd.free_ports(1), [], None)
+
+    def left():
+        return [Path(line) for line in (tmp_path / "log").read_text().split() if line.startswith("/dev/shm/")]
+
     try:
         server.wait()
-        left = Path((tmp_path / "log").read_text().split()[0])
         if is_killed:  # then no process has it mapped
             server.process.kill()
             server.process.wait()
-        assert left.exists()
+        assert len(left()) == 2 and all(path.exists() for path in left())
     finally:
         server.end()
-    assert not left.exists()
+    assert len(left()) >= 2 and not any(path.exists() for path in left())
 
 
 # ---- pd.py
