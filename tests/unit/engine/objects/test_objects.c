@@ -406,6 +406,11 @@ static void copy_folder(const char *from, const char *to)
 START_TEST(a_damaged_journal_brings_no_old_value_back)
 {
     enum { VERSIONS = 4 };
+#ifdef __SANITIZE_THREAD__ /* the threads do the same after each page */
+    enum { STEP = 4 };
+#else
+    enum { STEP = 1 };
+#endif
     bool was;
     char path[80];
     struct stat st;
@@ -420,7 +425,7 @@ START_TEST(a_damaged_journal_brings_no_old_value_back)
     copy_folder("", ".whole");
     snprintf(path, sizeof(path), "%s/journal", fx.folder);
     ck_assert_int_eq(stat(path, &st), 0);
-    for (int64_t page = 0; page < st.st_size / 4096; page++) {
+    for (int64_t page = 0; page < st.st_size / 4096; page += STEP) {
         for (int cut = 0; cut < 2; cut++) {
             copy_folder(".whole", "");
             int fd = open(path, O_RDWR | O_CLOEXEC);
