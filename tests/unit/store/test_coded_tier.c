@@ -372,6 +372,10 @@ START_TEST(puts_are_cancelled)
     for (uint64_t n = 0; n < COUNT; n++)
         s.tier->ops->submit(s.tier, &puts[n]);
     WAIT_FOR(atomic_load(&encoder_is_held));
+    /* The second half of the queue is not encoded, and no more chunks have room. */
+    ck_assert_uint_eq(coded_stats(&s).raw_chunks[TIERCE__CODED_RAW_BEHIND], COUNT / 2 - 1);
+    ck_assert_int_eq(coded_put(&s, COUNT, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_uint_eq(store_stats(&s).dropped_puts, 1);
     for (uint64_t n = 0; n < COUNT / 2; n++)
         ck_assert_int_eq(store_delete(&s, n), TIERCE_E_MISS);
     pthread_mutex_lock(&w.mutex);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nixl://: libraries that are missing or wrong, transfers by NIXL and failed ones. Its store is
  * that of file://, and passes tests/conformance/test_nixl_connector.c. */
+#include "base/alloc.h"
 #include "check_main.h"
 #include "connector_harness.h"
 #include "log_record.h"
@@ -35,6 +36,7 @@ static void teardown(void)
 {
     tierce__pool_destroy(pool);
     temp_folder_remove(root);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
 static int open_url(const char *scheme, const char *params)
