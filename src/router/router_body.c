@@ -14,6 +14,9 @@
 
 #define NUMBERS_STEP 1024u /* of JSON, that are read at a time */
 #define TEXT_BYTES   512u  /* more than any field accepts */
+/* A text of TEXT_BYTES has at most six bytes of JSON for each of its own. */
+#define VALUE_BYTES_MAX (6u * TEXT_BYTES)
+#define REST_BYTES_MAX  (1u << 20)
 
 bool tierce__router_body_is_msgpack(const char *type)
 {
@@ -36,6 +39,12 @@ static struct tierce__text *array_of(struct tierce__router_body *body, struct ti
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
+static void put_empty(struct tierce__json_write *rest, const char *name, char open, char close)
+{
+    tierce__json_write_open(rest, name, open);
+    tierce__json_write_close(rest, close);
+}
+
 static void split_json(struct tierce__router_body *body, struct tierce__json_write *rest)
 {
     struct tierce__json each = tierce__json_each(body->whole.value);
@@ -48,7 +57,10 @@ static void split_json(struct tierce__router_body *body, struct tierce__json_wri
         if (array != NULL || name.length > TIERCE__JSON_NAME_MAX)
             continue;
         snprintf(text, sizeof(text), "%.*s", (int)name.length, name.at);
-        tierce__json_write_value(rest, text, value);
+        if (value.length <= VALUE_BYTES_MAX)
+            tierce__json_write_value(rest, text, value);
+        else
+            put_empty(rest, text, '[', ']'); /* no field accepts it */
     }
 }
 
@@ -110,12 +122,6 @@ static bool is_short_text(const struct tierce__msgpack_item *item, size_t bytes_
     return item->type == TIERCE__MSGPACK_TEXT && item->count <= bytes_max &&
            memchr(item->bytes, '\0', item->count) == NULL &&
            tierce__is_utf8((const char *)item->bytes, item->count);
-}
-
-static void put_empty(struct tierce__json_write *rest, const char *name, char open, char close)
-{
-    tierce__json_write_open(rest, name, open);
-    tierce__json_write_close(rest, close);
 }
 
 /* No field is a fraction, bytes, a list, a map or a long text. An empty list or map stands for such
@@ -187,7 +193,9 @@ static int64_t msgpack_numbers(uint64_t **out, struct tierce__text array, uint64
                                    (const uint8_t *)array.at + array.length};
     struct tierce__msgpack_item list = {.type = TIERCE__MSGPACK_NIL}, number;
     (void)tierce__msgpack_next(&from, &list);
-    bool is_bytes = is_tokens && list.type == TIERCE__MSGPACK_BYTES && list.count % 4 == 0;
+    bool is_extension = (uint8_t)array.at[0] > 0xc6; /* of the items that are read as bytes */
+    bool is_bytes =
+        is_tokens && list.type == TIERCE__MSGPACK_BYTES && !is_extension && list.count % 4 == 0;
     size_t count = is_bytes ? list.count / 4 : list.count;
     if ((list.type != TIERCE__MSGPACK_ARRAY && !is_bytes) || count == 0)
         return -EINVAL;
@@ -217,7 +225,7 @@ static int64_t msgpack_numbers(uint64_t **out, struct tierce__text array, uint64
 int tierce__router_body_read(struct tierce__router_body *out, const void *bytes, size_t count,
                              bool is_msgpack, const char **why)
 {
-    struct tierce__line line = {0};
+    struct tierce__line line = {.bytes_max = REST_BYTES_MAX};
     struct tierce__json_write rest = {.line = &line};
     struct tierce__router_body body = {.is_msgpack = is_msgpack};
     *why = "an object is expected";
@@ -225,6 +233,10 @@ int tierce__router_body_read(struct tierce__router_body *out, const void *bytes,
     int rc = is_msgpack ? read_msgpack(&body, &rest, bytes, count, why)
                         : read_json(&body, &rest, bytes, count, why);
     tierce__json_write_close(&rest, '}');
+    if (rc == 0 && line.is_full) {
+        *why = "the fields other than token_ids, block_hashes and seq_hashes have more than 1 MiB";
+        rc = TIERCE_E_LIMIT;
+    }
     if (rc == 0)
         rc = line.failed ? -ENOMEM : tierce__json_parse(&body.rest, line.text, line.bytes, why);
     tierce__line_clear(&line);

@@ -25,7 +25,8 @@ enum tierce__router_array {
     TIERCE__ROUTER_ARRAYS,
 };
 
-/* The long arrays, and an object of all other fields, so that looking for a name is cheap. */
+/* The long arrays, and an object of all other fields, so that looking for a name is cheap. An empty
+ * list stands for a value that is longer than any field accepts. */
 struct tierce__router_body {
     struct tierce__json_doc whole; /* of JSON */
     struct tierce__json_doc rest;
@@ -36,8 +37,8 @@ struct tierce__router_body {
 /* Whether a Content-Type (may be NULL) names MessagePack. */
 bool tierce__router_body_is_msgpack(const char *type);
 
-/* `bytes` [borrow until close], not NULL. Errors, nothing to close: TIERCE_E_FORMAT, and *why is
- * the reason; -ENOMEM. */
+/* `bytes` [borrow until close], not NULL. Errors, nothing to close: TIERCE_E_FORMAT, and
+ * TIERCE_E_LIMIT for other fields of more than 1 MiB: *why is the reason; -ENOMEM. */
 TIERCE_MUSTUSE int tierce__router_body_read(struct tierce__router_body *out, const void *bytes,
                                             size_t count, bool is_msgpack, const char **why);
 /* Accepts a zeroed body. */

@@ -141,9 +141,12 @@ static bool open_body(struct tierce__router *router, struct tierce__call *call, 
     if (rc == 0) {
         tierce__router_body_close(body);
     } else {
-        snprintf(text, sizeof(text), "the body is no %s: %.150s",
-                 packed ? "MessagePack map" : "JSON object", why);
-        fail(call, rc == -ENOMEM ? 503 : 400, rc == -ENOMEM ? "no memory" : text);
+        if (rc == TIERCE_E_FORMAT)
+            snprintf(text, sizeof(text), "the body is no %s: %.150s",
+                     packed ? "MessagePack map" : "JSON object", why);
+        else
+            snprintf(text, sizeof(text), "%s", rc == -ENOMEM ? "no memory" : why);
+        fail(call, rc == -ENOMEM ? 503 : 400, text);
     }
     return false;
 }
@@ -291,6 +294,11 @@ static void serve_unregister(void *arg, struct tierce__call *call)
     struct tierce__router_body body;
     struct caller who;
     uint32_t rank = 0, removed = 0;
+    const struct tierce__call_info *info = tierce__call_info(call);
+    if (info->body_bytes > LOOP_BYTES_MAX && !info->is_deferred) {
+        tierce__call_defer(call);
+        return;
+    }
     if (!open_body(router, call, TIERCE__ROUTER_ADMIN, &who, &body))
         return;
     bool has_model = has(body.rest.value, model_path(body.rest.value)),

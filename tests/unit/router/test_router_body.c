@@ -135,6 +135,43 @@ START_TEST(tokens_as_bytes)
                              TIERCE_E_LIMIT);
         tierce__router_body_close(&body);
     }
+    begin(1);
+    pack_text(&out, "token_ids");
+    tierce__line_put_bytes(&out, "\xc7\x03\x05\xaa\xbb\xcc", 6); /* an extension of type 5 */
+    ck_assert_int_eq(read_out(), 0);
+    expect_numbers(TIERCE__ROUTER_TOKENS, 0, -EINVAL);
+    tierce__router_body_close(&body);
+}
+END_TEST
+
+/* The fields that are not arrays have a limit, because they are copied. A long value is not. */
+START_TEST(fields_that_are_too_long)
+{
+    char text[512];
+    memset(text, 1, sizeof(text) - 1); /* six bytes each in JSON */
+    text[sizeof(text) - 1] = '\0';
+    for (uint32_t count = 300; count <= 400; count += 100) {
+        begin(count);
+        for (uint32_t i = 0; i < count; i++) {
+            pack_text(&out, "x");
+            pack_be(&out, 0xda, sizeof(text) - 1, 2);
+            tierce__line_put_bytes(&out, text, sizeof(text) - 1);
+        }
+        ck_assert_int_eq(read_out(), count == 300 ? 0 : TIERCE_E_LIMIT);
+        if (count == 300)
+            tierce__router_body_close(&body);
+    }
+    out.bytes = 0;
+    tierce__line_put(&out, "{\"prompt\": \"");
+    for (uint32_t i = 0; i < 4000; i++)
+        tierce__line_put(&out, "a prompt that has 400 kB; ");
+    for (uint32_t i = 0; i < 40; i++)
+        tierce__line_put_format(&out, "\", \"x%u\": \"y", i);
+    tierce__line_put(&out, "\"}");
+    ck_assert_int_eq(tierce__router_body_read(&body, out.text, out.bytes, false, &why), 0);
+    ck_assert_int_eq(tierce__json_value_kind(tierce__json_get(body.rest.value, "prompt")), '[');
+    ck_assert_uint_eq(tierce__json_get(body.rest.value, "x39").length, 3);
+    tierce__router_body_close(&body);
 }
 END_TEST
 
@@ -255,4 +292,4 @@ END_TEST
 
 CHECK_MAIN("router_body", .teardown = teardown,
            .tests = {types, the_same_fields, tokens_as_bytes, numbers_that_are_refused,
-                     values_of_other_kinds, damaged_bodies, answers})
+                     values_of_other_kinds, fields_that_are_too_long, damaged_bodies, answers})
