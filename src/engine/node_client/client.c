@@ -5,6 +5,7 @@
 #include "engine/node_client/client.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -766,6 +767,9 @@ int tierce__node_session_post(struct tierce__node_session *peer, enum tierce__na
     if (rc < 0)
         return TIERCE_E_DOWN;
     rc = c != NULL ? tierce__native_pack_request(&c->frame, op, question) : TIERCE_E_DOWN;
+    /* A socket that is not full has room for the whole request. A full one stays open. */
+    if (rc == 0)
+        rc = tierce__stream_wait(c->fd, POLLOUT, NULL, 0);
     if (rc == 0) {
         rc = tierce__client_send(c->fd, c->frame.bytes, c->frame.used, 0);
         if (rc < 0)

@@ -603,6 +603,49 @@ START_TEST(an_inbox_that_cannot_be_opened_after_a_restart)
 }
 END_TEST
 
+static atomic_bool is_held, may_go_on;
+
+/* The node's client that has a store is not served meanwhile. */
+static void *hold_storing_client(void *arg)
+{
+    TIERCE__LIST_FOR_EACH (it, &prefiller.node.node->native->clients) {
+        struct tierce__native_client *of =
+            TIERCE__CONTAINER_OF(it, struct tierce__native_client, node);
+        tierce__lock_take(&of->lock);
+        if (of->counts[TIERCE__NATIVE_STORES] > 0) {
+            atomic_store(&is_held, true);
+            WAIT_FOR(atomic_load(&may_go_on));
+        }
+        tierce__lock_drop(&of->lock);
+    }
+    return arg;
+}
+
+/* A node that does not read costs the layers that do not fit into the socket. The connection is
+ * used again when they do. */
+START_TEST(a_full_socket_stays_open)
+{
+    const union tierce__native_request unknown = {.store_layers = {UINT64_MAX, 1}};
+    uint64_t number;
+    uint32_t sent = 0;
+    pthread_t holder;
+    struct tierce_store *store = store_begin(1, BLOCKS, 1);
+    struct tierce__node_session *peer =
+        tierce__client_view_peer(ranks[1].view, &number, tierce__deadline_in_ms(LONG_MS));
+    ck_assert_ptr_nonnull(peer);
+    ck_assert_int_eq(pthread_create(&holder, NULL, hold_storing_client, NULL), 0);
+    WAIT_FOR(atomic_load(&is_held));
+    while (tierce__node_session_post(peer, TIERCE__NATIVE_STORE_LAYERS, &unknown) == 0)
+        ck_assert_uint_lt(sent++, 1u << 20);
+    ck_assert_uint_gt(sent, 0);
+    atomic_store(&may_go_on, true);
+    WAIT_FOR(tierce__node_session_post(peer, TIERCE__NATIVE_STORE_LAYERS, &unknown) == 0);
+    pthread_join(holder, NULL);
+    tierce__node_session_release(peer);
+    tierce_store_abort(store);
+}
+END_TEST
+
 START_TEST(a_second_inbox_is_refused)
 {
     ck_assert_int_eq(accept_pushes(), TIERCE_E_ARGUMENT);
@@ -642,4 +685,5 @@ CHECK_MAIN("handover_ranks", .seconds = 60, .setup = open_all, .teardown = close
                      a_rank_that_ends_while_it_pushes, a_decoder_that_ends,
                      chunks_of_another_client_are_refused, many_tickets, nodes_that_are_restarted,
                      an_inbox_that_cannot_be_opened_after_a_restart, a_second_inbox_is_refused,
-                     requests_that_are_lost, nodes_of_an_older_version_say_so})
+                     a_full_socket_stays_open, requests_that_are_lost,
+                     nodes_of_an_older_version_say_so})
