@@ -117,11 +117,12 @@ static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *ca
 }
 
 /* The range lies outside of the object, or the object has another length: the reader expects
- * another one. */
-static void answer_outside(struct tierce__peer_keeper *k, struct tierce__keeper_call *call)
+ * another one. `counted`: the status that is counted. */
+static void answer_outside(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
+                           int counted)
 {
     tierce__lock_take(&k->lock);
-    count_answer(k, TIERCE_E_FORMAT, false, 0);
+    count_answer(k, counted, false, 0);
     tierce__lock_drop(&k->lock);
     call->status = TIERCE_E_FORMAT;
     call->done(call);
@@ -133,7 +134,7 @@ static void answer_without(struct tierce__peer_keeper *k, struct tierce__keeper_
                            int status, bool has_other)
 {
     if (has_other && for_reader(status) == TIERCE_E_MISS)
-        answer_outside(k, call);
+        answer_outside(k, call, status == TIERCE_E_MISS ? TIERCE_E_FORMAT : status);
     else
         answer(k, call, status, NULL);
 }
@@ -306,7 +307,7 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
                                     .stored = carries ? place->form.stored : 0};
     bool is_unnamed = carries && call->total == 0 && call->offset >= TIERCE__CHUNK_ALIGN;
     if (is_unnamed || !pages_of(&req, call, bytes)) {
-        answer_outside(k, call);
+        answer_outside(k, call, TIERCE_E_FORMAT);
         return;
     }
     struct disk_read *read = tierce__alloc(sizeof(*read));

@@ -42,9 +42,9 @@
  * find: TIERCE_E_MISS; TIERCE_E_ARGUMENT (no text of a key, or another space); TIERCE_E_LIMIT
  * (busy); TIERCE_E_FORMAT (the range lies outside of the object, or no tier has one of the length
  * `total`, but one has another); TIERCE_E_CLOSED. A chunk that the disk cannot deliver is a miss,
- * and counts as an error. A read that does not end by the reader's deadline does not count against
- * the disk. measure knows memory and disk alike. make and drop are TIERCE_E_REFUSED, list
- * TIERCE_E_UNSUPPORTED.
+ * or TIERCE_E_FORMAT if memory has another form, and counts as an error. A read that does not end
+ * by the reader's deadline does not count against the disk. measure knows memory and disk alike.
+ * make and drop are TIERCE_E_REFUSED, list TIERCE_E_UNSUPPORTED.
  *
  * Thread: any. Nothing waits for a device.
  */

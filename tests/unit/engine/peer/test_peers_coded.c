@@ -352,6 +352,7 @@ START_TEST(a_tier_that_fails_is_not_a_miss_of_a_chunk_in_memory)
 {
     const struct tierce__peer_keeper_opts opts = {.size = sizeof(opts)};
     enum tierce__store_op op = _i == 0 ? TIERCE__STORE_GET : TIERCE__STORE_LOOKUP;
+    struct tierce__peer_keeper_stats stats;
     struct tierce__storage_form form;
     struct tierce__peer_keeper *keeper;
     fx_open(&fx[0], true, lossless);
@@ -369,6 +370,9 @@ START_TEST(a_tier_that_fails_is_not_a_miss_of_a_chunk_in_memory)
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     ck_assert_int_eq(find_form(base, form.coded_bytes), TIERCE_E_FORMAT);
     ck_assert_int_eq(find_form(base, form.bytes), 0);
+    tierce__peer_keeper_stats(keeper, &stats);
+    ck_assert_uint_eq(stats.errors, 1);
+    ck_assert_uint_eq(stats.lengths, 0);
     tierce__fault_set(fault, op, NULL);
     tierce__peer_keeper_destroy(keeper);
     fx_close(&fx[0]);
