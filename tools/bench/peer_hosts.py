@@ -12,6 +12,7 @@ that has forgotten it, with the question to the directory and each byte verified
 layer, until the other engine has verified it. The engines have checks of invariants (a build for tests). Prints medians, in GB/s."""
 
 import argparse
+import contextlib
 import os
 import select
 import socket
@@ -72,6 +73,13 @@ class Hosts:
 
     def __init__(self, gbit):
         self.keeper = subprocess.Popen(["unshare", "-n", "sleep", "infinity"])
+        try:
+            self.connect(gbit)
+        except BaseException:
+            self.end()
+            raise
+
+    def connect(self, gbit):
         own = os.readlink("/proc/self/ns/net")
         while os.readlink(f"/proc/{self.keeper.pid}/ns/net") == own:
             time.sleep(0.01)
@@ -99,7 +107,12 @@ class Bare:
     def __init__(self, hosts, mib):
         with socket.create_server((NEAR, 0)) as listener:
             self.receiver = Process(*hosts.far, sys.executable, "-c", RECEIVER, NEAR, listener.getsockname()[1])
-            self.connection, _ = listener.accept()
+            listener.settimeout(SECONDS)
+            try:
+                self.connection, _ = listener.accept()
+            except BaseException:
+                self.receiver.end()
+                raise
         self.mib, self.bytes = mib, memoryview(os.urandom(1 << 20))
 
     def seconds(self):
@@ -139,23 +152,24 @@ def push(holder, reader, prompt, mib):
 
 
 def measure(hosts, mib, rounds, folder):
-    with (folder / "log").open("w") as log:
-        manager = subprocess.Popen([PROGRAMS / "tierce", "manager", f"--listen.host={NEAR}", "--listen.insecure=true",
-                                    f"--listen.grpc_port={MANAGER_PORT}"], cwd=folder, stdout=log, stderr=log)
-        holder, reader, bare = engine([], NEAR, mib, log), engine(hosts.far, FAR, mib, log), Bare(hosts, mib)
-        try:
+    with (folder / "log").open("w") as log, contextlib.ExitStack() as stack:
+        manager = stack.enter_context(
+            subprocess.Popen([PROGRAMS / "tierce", "manager", f"--listen.host={NEAR}", "--listen.insecure=true",
+                              f"--listen.grpc_port={MANAGER_PORT}"], cwd=folder, stdout=log, stderr=log))
+        stack.callback(manager.terminate)
+        holder = engine([], NEAR, mib, log)
+        stack.callback(holder.end)
+        reader = engine(hosts.far, FAR, mib, log)
+        stack.callback(reader.end)
+        bare = Bare(hosts, mib)
+        stack.callback(bare.end)
+        holder.ask("store", 1)
+        load(reader, mib)
+        for prompt in range(2, 2 + rounds):
+            yield bare.seconds(), load(reader, mib), push(holder, reader, prompt, mib)
+            for one in (holder, reader):
+                one.ask("forget")
             holder.ask("store", 1)
-            load(reader, mib)
-            for prompt in range(2, 2 + rounds):
-                yield bare.seconds(), load(reader, mib), push(holder, reader, prompt, mib)
-                for one in (holder, reader):
-                    one.ask("forget")
-                holder.ask("store", 1)
-        finally:
-            for one in (bare, reader, holder):
-                one.end()
-            manager.terminate()
-            manager.wait()
 
 
 def main():
