@@ -237,7 +237,10 @@ class PushesChunks:
             elif store is not None:
                 store.tell_layers()
         except Exception as error:
-            log.warning("a prompt is not pushed to its decoder: %r", error)
+            if self.ranks.first:
+                log.warning("a prompt is not pushed to its decoder: %r", error)
+            else:
+                log.warning("layers of a pushed prompt are sent at the end of its step: %r", error)
 
     def push_state(self, session: int, store) -> None:
         """A failure costs the push of this state only."""

@@ -96,7 +96,9 @@ bool tierce__transit_settle_next(struct tierce__transit *transit, uint64_t deadl
  * Rotates keys in memory of the same device: after the copies and the work on the stream, and
  * before later work on the stream. keys->stream is ignored. The end of the rotation is that of
  * later work on the stream; the transit does not wait for it. Errors: TIERCE_E_ARGUMENT (also:
- * memory of another device), and those of rotate in device.h.
+ * memory of another device); TIERCE_E_DOWN and TIERCE_E_CLOSED: the memory's device cannot be
+ * determined, and no key was rotated; the failure of an earlier copy; those of rotate in
+ * device.h.
  */
 TIERCE_MUSTUSE int tierce__transit_rotate(struct tierce__transit *transit,
                                           const struct tierce__device_keys *keys);

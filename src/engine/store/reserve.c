@@ -23,8 +23,7 @@
 #include "engine/why/requests.h"
 #include "engine/why/why.h"
 
-/* Later layers are told at the end only. */
-#define FILLED_MAX   4096u
+#define FILLED_MAX   4096u /* as the layers of a namespace */
 #define FILLED_WORDS (FILLED_MAX / 64u)
 
 /* One chunk that is being stored. */
@@ -623,7 +622,7 @@ int tierce__reserve_watch(struct tierce__reservation *r, const struct tierce_vie
 
 void tierce__reserve_filled(struct tierce__reservation *r, uint32_t from, uint32_t to)
 {
-    to = to < FILLED_MAX ? to : FILLED_MAX;
+    TIERCE_ASSERT(to <= FILLED_MAX);
     if (from >= to)
         return;
     for (uint32_t i = from; i < to; i++)

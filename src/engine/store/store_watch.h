@@ -14,7 +14,8 @@
  * that they tell (tierce__store_tell), part by part, and the end.
  *
  * `filled` is called by the thread that works on the store, under no lock; in a node by the threads
- * of all clients that write parts, several at a time, under NATIVE_CLIENT. `ended` is the last
+ * of all clients that write parts, several at a time, each under its NATIVE_CLIENT, and under no
+ * lock by the thread that adds the store to a push. `ended` is the last
  * call, under no lock, also for a store that is aborted or given up. For memory of a device, the
  * end of the store reports the layers, as each copy ends: the device may compute meanwhile.
  */
