@@ -164,6 +164,20 @@ int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns)
     return wait_idle(transit, deadline_ns);
 }
 
+/* Rows of the first copy that is not settled. */
+static void settle_rows(void *arg, size_t from, size_t to)
+{
+    struct tierce__transit *transit = arg;
+    const struct tierce__open_device *device = transit->device;
+    for (size_t row = from; row < to; row++) {
+        int64_t bad =
+            device->ops->settle(device->device, transit->events[transit->settled], row, row + 1);
+        TIERCE_ASSERT(bad >= 0); /* the event has completed */
+        if (bad > 0)
+            __atomic_store_n(&transit->bad[row], 1, __ATOMIC_RELAXED);
+    }
+}
+
 /* Part of the copies. Several threads may find cells of the same row, in different layers. */
 static void settle_copies(void *arg, size_t from, size_t to)
 {
@@ -180,14 +194,15 @@ static void settle_copies(void *arg, size_t from, size_t to)
     }
 }
 
-bool tierce__transit_settle_next(struct tierce__transit *transit, uint64_t deadline_ns)
+bool tierce__transit_settle_next(struct tierce__transit *transit, struct tierce__workers *workers,
+                                 uint64_t deadline_ns)
 {
     const struct tierce__open_device *device = transit->device;
     size_t next = transit->settled;
     if (transit->failed < 0 || next == transit->event_count ||
         device->ops->wait(device->device, transit->events[next], deadline_ns) < 0)
         return false;
-    settle_copies(transit, 0, 1);
+    tierce__workers_share(workers, transit->rows_of[next], settle_rows, transit);
     transit->settled++;
     return true;
 }

@@ -17,7 +17,7 @@
  *     ... fill transit->rows ...
  *     rc = tierce__transit_gather(transit, count);       // or _scatter; returns at once
  *     ...
- *     while (tierce__transit_settle_next(transit, deadline_ns)) // optional: copy by copy
+ *     while (tierce__transit_settle_next(transit, workers, deadline_ns)) // optional: copy by copy
  *         ...
  *     rc = tierce__transit_wait(transit, deadline_ns);
  *     if (rc == 0) {
@@ -89,8 +89,9 @@ TIERCE_MUSTUSE int tierce__transit_scatter(struct tierce__transit *transit, size
 
 /* Waits until the first copy that is not settled has ended, and computes its sums or verdicts.
  * False: all are settled, a copy was refused, or the wait failed, which tierce__transit_wait tells
- * again. */
-bool tierce__transit_settle_next(struct tierce__transit *transit, uint64_t deadline_ns);
+ * again. `workers` share the rows; NULL: on this thread. */
+bool tierce__transit_settle_next(struct tierce__transit *transit, struct tierce__workers *workers,
+                                 uint64_t deadline_ns);
 
 /*
  * Rotates keys in memory of the same device: after the copies and the work on the stream, and

@@ -90,7 +90,7 @@ static void drop_kept(void *arg)
 static void tell_layers(struct tierce_store *store, uint64_t deadline_ns)
 {
     uint32_t first = store->gather.view->part.first_layer, end = first;
-    while (tierce__transit_settle_next(store->transit, deadline_ns))
+    while (tierce__transit_settle_next(store->transit, store->engine->copiers, deadline_ns))
         store->watch->filled(store->watch, first, ++end);
 }
 
