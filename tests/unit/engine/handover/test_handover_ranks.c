@@ -638,6 +638,9 @@ START_TEST(a_full_socket_stays_open)
     while (tierce__node_session_post(peer, TIERCE__NATIVE_STORE_LAYERS, &unknown) == 0)
         ck_assert_uint_lt(sent++, 1u << 20);
     ck_assert_uint_gt(sent, 0);
+    /* It is still the first one that is used. */
+    ck_assert_int_eq(tierce__node_session_post(peer, TIERCE__NATIVE_STORE_LAYERS, &unknown),
+                     TIERCE_E_DOWN);
     atomic_store(&may_go_on, true);
     WAIT_FOR(tierce__node_session_post(peer, TIERCE__NATIVE_STORE_LAYERS, &unknown) == 0);
     pthread_join(holder, NULL);
