@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/objects/smalls.h"
 #include "engine/observe/operate.h"
+#include "engine/own_tiers.h"
 
 enum {
     READS = 16,
@@ -55,6 +56,8 @@ struct disk_read {
     size_t level;
     uint64_t bytes; /* of the object, in the form that is read */
     bool has_other; /* as in struct place */
+    bool is_copy;   /* it needs neither a device nor a decoder, so the engine's loads do not wait
+                       for it: it has no rate */
 };
 
 /* Where a chunk is, apart from memory. */
@@ -205,7 +208,7 @@ static int admit(struct disk_read *read)
 {
     struct tierce__peer_keeper *k = read->keeper;
     uint64_t bytes = read->req.carries ? read->req.length : read->bytes;
-    double rate = rate_of(k, read->level);
+    double rate = read->is_copy ? 0 : rate_of(k, read->level);
     int rc = count_read(k, rate, read);
     if (rc != 0)
         return rc;
@@ -294,6 +297,14 @@ static uint64_t sent_bytes(const struct tierce__peer_keeper *k,
     return is_carried(k, call, place) ? place->form.coded_bytes : place->form.bytes;
 }
 
+/* Whether a chunk is only copied out of coded memory. */
+static bool is_copied(const struct tierce__peer_keeper *k, const struct tierce__keeper_call *call,
+                      const struct place *place)
+{
+    return (tierce__levels_coded_memory(k->engine) & 1u << place->level) != 0 &&
+           (place->form.coded_bytes == 0 || is_carried(k, call, place));
+}
+
 static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
                       const struct tierce__key *key, const struct place *place)
 {
@@ -321,7 +332,8 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
                                .key = *key,
                                .level = place->level,
                                .bytes = bytes,
-                               .has_other = place->has_other};
+                               .has_other = place->has_other,
+                               .is_copy = is_copied(k, call, place)};
     read->req.keys = &read->key;
     read->req.done = has_read;
     read->req.arg = read;

@@ -123,7 +123,9 @@ static bool memory_is_empty(unsigned engine)
 }
 
 static const char *const lossless[] = {"disk.codec", "lossless", NULL};
-static const char *const coded_memory[] = {"memory.coded_size", "4MiB", NULL};
+/* The rate would let only the first chunk pass. */
+static const char *const coded_memory[] = {"memory.coded_size", "4MiB", "peers.disk_rate", "1",
+                                           NULL};
 
 /* The bytes that engine 1 has read, in chunks of the raw length. */
 static uint64_t raw_bytes(void)
