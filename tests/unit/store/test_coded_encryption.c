@@ -2,6 +2,7 @@
 /* A disk whose chunks are encrypted: they come back with their keys alone, and no chunk is stored
  * in the clear. */
 #include "coded_store.h"
+#include "core/chunk/seal_keys.h"
 #include "log_record.h"
 #include "store/coded/coded_keys.h"
 #include "wait_for.h"
@@ -22,6 +23,31 @@
 static struct store s;
 static const struct tierce__codec *lossless;
 
+/* Sets of keys that exist: they are mappings, which no count of allocations has. */
+static _Atomic int sets;
+
+int __real_tierce__seal_keys_parse(struct tierce__seal_keys **out, char *text, size_t length,
+                                   char why[TIERCE__SEAL_KEYS_WHY_BYTES]);
+int __wrap_tierce__seal_keys_parse(struct tierce__seal_keys **out, char *text, size_t length,
+                                   char why[TIERCE__SEAL_KEYS_WHY_BYTES]);
+
+int __wrap_tierce__seal_keys_parse(struct tierce__seal_keys **out, char *text, size_t length,
+                                   char why[TIERCE__SEAL_KEYS_WHY_BYTES])
+{
+    int rc = __real_tierce__seal_keys_parse(out, text, length, why);
+    atomic_fetch_add(&sets, rc == 0);
+    return rc;
+}
+
+void __real_tierce__seal_keys_destroy(struct tierce__seal_keys *keys);
+void __wrap_tierce__seal_keys_destroy(struct tierce__seal_keys *keys);
+
+void __wrap_tierce__seal_keys_destroy(struct tierce__seal_keys *keys)
+{
+    atomic_fetch_sub(&sets, keys != NULL);
+    __real_tierce__seal_keys_destroy(keys);
+}
+
 static void setup(void)
 {
     lossless = tierce__codec_find("lossless");
@@ -37,6 +63,7 @@ static void teardown(void)
     store_parts_end(&s);
     store_remove(&s);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
+    ck_assert_int_eq(atomic_load(&sets), 0);
 }
 
 /* The keys of a command that prints them. */
