@@ -87,9 +87,8 @@ static inline void dk_start(bool disk, const char *const *sets)
     dk_open(disk, sets);
 }
 
-static inline void dk_stop(void)
+static inline void dk_stop_device(void)
 {
-    fx_close(&fx);
     gpu_check_left(FX_LAYERS);
     gpu_sync();
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
@@ -97,8 +96,14 @@ static inline void dk_stop(void)
         free(image.layers[l].base);
     }
     gpu_stop();
-    temp_folder_remove(fx.folder);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static inline void dk_stop(void)
+{
+    fx_close(&fx);
+    dk_stop_device();
+    temp_folder_remove(fx.folder);
 }
 
 /* ---- the engine's work ---- */

@@ -235,6 +235,32 @@ START_TEST(encrypted_chunks_are_read_into_memory)
 }
 END_TEST
 
+/* The library forgets a buffer that the device has no memory to remember. */
+START_TEST(a_buffer_without_memory_is_not_registered)
+{
+    struct tierce__device *device;
+    uint8_t *base = NULL;
+    uint64_t nth = 0;
+    int rc;
+    dk_start_device("device");
+    const struct tierce__device_ops *ops = tierce__device_find("cuda");
+    ck_assert_int_eq(ops->open(&device, fx.layers[0].base), 0);
+    ops->tune(device);
+    do {
+        (void)tierce__alloc_fail_nth(++nth);
+        rc = ops->files->alloc(device, &base, 2 << 20);
+        (void)tierce__alloc_fail_nth(0);
+        ck_assert(rc == 0 || rc == -ENOMEM);
+        ck_assert_uint_eq(cufile_fake_counts().buffers, rc == 0);
+    } while (rc != 0);
+    ck_assert_uint_gt(nth, 1);
+    ck_assert(ops->files->free(device, base, 2 << 20));
+    ck_assert_uint_eq(cufile_fake_counts().buffers, 0);
+    ck_assert(ops->close(device, tierce__deadline_in_ms(60000)));
+    dk_stop_device();
+}
+END_TEST
+
 /* A folder that is a file, and memory that is missing while the disk is opened. */
 START_TEST(a_disk_that_cannot_be_opened)
 {
@@ -333,7 +359,8 @@ CHECK_MAIN("gpu_direct", .seconds = 120,
            .tests = {chunks_are_read_without_memory, other_chunks_are_in_memory,
                      it_is_off_by_default, a_failed_read_of_the_file_is_tried_into_memory,
                      without_the_kernel_memory_is_used, short_reads_are_continued,
-                     encrypted_chunks_are_read_into_memory, a_disk_that_cannot_be_opened,
+                     encrypted_chunks_are_read_into_memory,
+                     a_buffer_without_memory_is_not_registered, a_disk_that_cannot_be_opened,
                      loads_at_the_same_time},
            .loops = {{a_library_that_fails_is_not_used_again, 0, 5},
                      {wrong_bytes_are_not_loaded, 0, 2},
