@@ -6,6 +6,7 @@
 #include "log_record.h"
 #include "nixl_here.h"
 #include "s3_fake.h"
+#include "store/remote/nixl/nixl_agents.h"
 #include "store/remote/nixl/nixl_connector.h"
 
 #include "base/alloc.h"
@@ -143,6 +144,53 @@ static void expect_transfers(unsigned by_nixl, unsigned by_us)
     ck_assert_uint_eq(atomic_exchange(&store.by_us, 0), by_us);
 }
 
+/* ---- the plug-in's parameters ---------------------------------------------------------------- */
+
+static char *told; /* not NULL: the next agents are not opened, and their parameters go here */
+
+int __real_tierce__nixl_agents_open(struct tierce__nixl_agents **out,
+                                    const struct tierce__nixl_agents_opts *opts, char reason[]);
+int __wrap_tierce__nixl_agents_open(struct tierce__nixl_agents **out,
+                                    const struct tierce__nixl_agents_opts *opts, char reason[]);
+
+int __wrap_tierce__nixl_agents_open(struct tierce__nixl_agents **out,
+                                    const struct tierce__nixl_agents_opts *opts, char reason[])
+{
+    if (told == NULL)
+        return __real_tierce__nixl_agents_open(out, opts, reason);
+    *told = '\0';
+    for (size_t i = 0; i < opts->param_count; i++) {
+        const struct tierce__nixl_param *param = &opts->params[i];
+        if (strcmp(param->name, "bucket") == 0 || strcmp(param->name, "endpoint_override") == 0 ||
+            strcmp(param->name, "use_virtual_addressing") == 0)
+            snprintf(told + strlen(told), 300 - strlen(told), "%s=%s ", param->name, param->value);
+    }
+    return TIERCE_E_CONFIG;
+}
+
+/* Its client puts the bucket in front of the host again. */
+START_TEST(the_plugin_gets_the_host_without_the_bucket)
+{
+    static const struct {
+        const char *url, *told;
+    } urls[] = {
+        {"s3+nixl://AKID:hidden@bucket/a?region=eu-west-1",
+         "bucket=bucket endpoint_override=https://s3.eu-west-1.amazonaws.com "
+         "use_virtual_addressing=true "},
+        {"s3+nixl://AKID:hidden@bucket/a?endpoint=http://127.0.0.1:9000",
+         "bucket=bucket endpoint_override=http://127.0.0.1:9000 use_virtual_addressing=false "},
+        {"s3+nixl://AKID:hidden@bucket/a?endpoint=https://store.lan:9000&path_style=false",
+         "bucket=bucket endpoint_override=https://store.lan:9000 use_virtual_addressing=true "}};
+    char text[300];
+    told = text;
+    for (size_t i = 0; i < sizeof(urls) / sizeof(urls[0]); i++) {
+        ck_assert_int_eq(tierce__nixl_check(urls[i].url, why), TIERCE_E_CONFIG);
+        ck_assert_str_eq(text, urls[i].told);
+    }
+    told = NULL;
+}
+END_TEST
+
 /* ---- refused URLs ---------------------------------------------------------------------------- */
 
 static void expect_refused(int rc, const char *words)
@@ -221,9 +269,21 @@ static void expect_stored(uint32_t version, size_t bytes)
     pthread_mutex_unlock(&store.lock);
 }
 
+/* Reports that a connection was made for it. */
+static void put_first(void)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__STORE_PUT, "n", 0);
+    call.req.buf = connector_object(pool, 1, OBJECT_BYTES);
+    call.req.length = OBJECT_BYTES;
+    ck_assert_int_eq(connector_run_and_return(connector, &call), 0);
+    ck_assert(call.req.connected);
+    tierce__buf_release(call.req.buf);
+}
+
 START_TEST(registered_memory_goes_through_nixl)
 {
-    ck_assert_int_eq(connector_put(connector, pool, "n", 1, OBJECT_BYTES), 0);
+    put_first();
     expect_stored(1, OBJECT_BYTES);
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 0, OBJECT_BYTES), 0);
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 4097, 5000), 0);
@@ -297,8 +357,17 @@ static void expect_denied(void)
     store.refuses_us = false;
 }
 
+static void lose_object(void)
+{
+    pthread_mutex_lock(&store.lock);
+    free(store.data);
+    store.data = NULL;
+    pthread_mutex_unlock(&store.lock);
+}
+
 /* NIXL cannot end a transfer: its late one costs a request its deadline, and no more. The reason is
- * that of the last failure, also if S3 had the same failure before and has it again. */
+ * that of the last failure, also if S3 had the same failure before and has it again, and if S3 has
+ * answered since that an object is missing. */
 START_TEST(a_server_that_does_not_answer_nixl_is_used_without_it)
 {
     struct connector_call late;
@@ -313,6 +382,10 @@ START_TEST(a_server_that_does_not_answer_nixl_is_used_without_it)
         tierce__buf_release(late.req.buf);
         expect_why("deadline");
     } while (connector_stats(connector).calls_hanging == 0);
+    lose_object();
+    ck_assert_int_eq(connector_get(connector, pool, "n", 1, 77, 5000), TIERCE_E_MISS);
+    expect_why("deadline");
+    ck_assert_int_eq(connector_put(connector, pool, "n", 1, OBJECT_BYTES), 0);
     expect_denied();
     atomic_store(&store.by_us, 0);
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 77, 5000), 0);
@@ -411,6 +484,7 @@ int main(void)
     TCase *refused = tcase_create("refused"), *closed = tcase_create("closed");
     TCase *open = tcase_create("open");
     tcase_add_checked_fixture(refused, setup, teardown);
+    tcase_add_test(refused, the_plugin_gets_the_host_without_the_bucket);
     tcase_add_test(refused, urls_that_cannot_work_are_refused);
     tcase_add_test(refused, a_check_without_memory_has_a_reason);
     suite_add_tcase(suite, refused);
