@@ -14,6 +14,7 @@ enum { LAYERS = 3, BLOCKS = 4, OBJECT_MAX = 1 << 20 };
 
 static uint8_t *raw, *coded, *back;
 static struct tierce__chunk_info info;
+static uint32_t blocks; /* of the chunk; with BLOCKS, the cells end at a page */
 static const uint32_t cells[LAYERS] = {6144, 2048, 6144};
 static const struct tierce__codec *codec;
 /* Of cachegen: cells of six heads and of two. */
@@ -30,7 +31,7 @@ static void make_raw(enum tierce_group group, enum tierce__element element, unsi
         .token_start = 64,
         .created_s = 1795900000,
         .geometry = {
-            .layer_count = LAYERS, .cell_bytes = cells, .block_tokens = 16, .block_count = BLOCKS}};
+            .layer_count = LAYERS, .cell_bytes = cells, .block_tokens = 16, .block_count = blocks}};
     memset(info.ns_digest, 7, sizeof(info.ns_digest));
     memset(hashes, 9, sizeof(hashes));
     memcpy(info.hash, hashes, TIERCE_HASH_BYTES);
@@ -45,6 +46,7 @@ static void make_raw(enum tierce_group group, enum tierce__element element, unsi
 static void setup(void)
 {
     codec = tierce__codec_find("lossless");
+    blocks = BLOCKS;
     ck_assert_ptr_nonnull(tierce__codec_of_quantization("tierce-cachegen-12-thkc16", &choice));
     raw = aligned_alloc(64, OBJECT_MAX);
     coded = aligned_alloc(64, OBJECT_MAX);
@@ -91,6 +93,23 @@ START_TEST(test_there_and_back)
             ck_assert_uint_eq(tierce__chunk_verify_cells(back, &plain), 0);
         }
     }
+}
+END_TEST
+
+/* The memory may have held another chunk. */
+START_TEST(test_padding_is_zero)
+{
+    struct tierce__coded_info got;
+    blocks = BLOCKS - 1;
+    make_raw(TIERCE_GROUP_ALL, TIERCE__ELEMENT_BF16, 100);
+    uint64_t end = info.extent.header_bytes + info.extent.payload_bytes;
+    ck_assert_uint_lt(end, info.extent.object_bytes);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, encode(TIERCE__ELEMENT_BF16)), 0);
+    memset(back, 0xff, OBJECT_MAX);
+    ck_assert_int_eq(tierce__coded_decode(back, &got, coded), 0);
+    ck_assert_mem_eq(back, raw, end);
+    for (uint64_t i = end; i < info.extent.object_bytes; i++)
+        ck_assert_uint_eq(back[i], 0);
 }
 END_TEST
 
@@ -444,6 +463,7 @@ static Suite *coded_suite(void)
     TCase *tcase = tcase_create("coded");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_there_and_back);
+    tcase_add_test(tcase, test_padding_is_zero);
     tcase_add_test(tcase, test_layers_alone);
     tcase_add_test(tcase, test_incompressible_chunks_stay_raw);
     tcase_add_test(tcase, test_other_readers);

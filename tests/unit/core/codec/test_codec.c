@@ -287,6 +287,27 @@ START_TEST(test_fields)
 }
 END_TEST
 
+/* A stream that returns a coder to another state than the encoder began with, which is 256. All
+ * exponents are the same, with a frequency of 255: decoding one of them lowers a state below 512 by
+ * 1, and one from 512 to 766 by 2. */
+START_TEST(test_final_state)
+{
+    enum { GROUPS = 32, BYTES = GROUPS * 64 * 2, LOW = 12 + 5, HIGH = LOW + 64 };
+    struct tierce__codec_shape shape = {.element = TIERCE__ELEMENT_BF16};
+    for (size_t i = 0; i < BYTES; i += 2)
+        tierce__store_le16(run + i, 0x3f80);
+    int64_t length = lossless->encode(coded, tierce__codec_bound(BYTES), run, BYTES, &shape);
+    ck_assert(length > HIGH && length < BYTES);
+    ck_assert_uint_eq(coded[LOW - 2], 255);
+    ck_assert_uint_eq(coded[LOW], GROUPS);
+    ck_assert_uint_eq(coded[HIGH], 1);
+    ck_assert_int_eq(decode_exact(back, BYTES, coded, (size_t)length), 0);
+    coded[LOW] = 2 * GROUPS;
+    coded[HIGH] = 2; /* ends at 512 */
+    ck_assert_int_eq(decode_exact(back, BYTES, coded, (size_t)length), TIERCE_E_FORMAT);
+}
+END_TEST
+
 static Suite *codec_suite(void)
 {
     Suite *suite = suite_create("codec");
@@ -303,6 +324,7 @@ static Suite *codec_suite(void)
     tcase_add_test(tcase, test_random_runs);
     tcase_add_loop_test(tcase, test_damaged_bytes, 0, FLOATS);
     tcase_add_test(tcase, test_fields);
+    tcase_add_test(tcase, test_final_state);
     suite_add_tcase(suite, tcase);
     return suite;
 }
