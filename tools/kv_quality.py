@@ -20,7 +20,7 @@ text. Its logits are compared with those that follow from the KV itself:
     agreement   tokens whose most probable successor is the same, percent
     perplexity  of the next tokens of the text, and of the KV itself
 
-PROGRAM is codec_restore, a program of the tests (target test_programs). Without CODEC: all.
+PROGRAM is codec_restore, a program of the tests (target codec_restore). Without CODEC: all.
 """
 
 import argparse

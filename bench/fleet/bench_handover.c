@@ -30,7 +30,7 @@
 #include "engine/handover/handover_push.h"
 #include "engine/view.h"
 
-enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32, SESSION = 1, PUSH_GOAL = 5, POLL_NS = 1000000 };
+enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32, SESSION = 1, PUSH_GOAL = 5 };
 
 /* One engine, and the prompt as it knows it. */
 struct side {
@@ -49,6 +49,7 @@ struct handover_bench {
     struct tierce__bench_sockets sockets;
     int64_t bare_ns;  /* time of the last copy by bare sockets */
     uint64_t push_ns; /* when the last push began */
+    uint64_t poll_ns; /* between questions whether it is over */
 };
 
 typedef int64_t send_fn(struct handover_bench *b, struct tierce__push *push);
@@ -185,7 +186,7 @@ static int64_t push_with(struct handover_bench *b, const char *ticket, send_fn *
     int64_t begin_ns = send(b, push);
     tierce__push_end(push);
     while (!tierce__push_is_over(push, &pushed))
-        sleep_until(tierce__now_ns() + POLL_NS);
+        sleep_until(tierce__now_ns() + b->poll_ns);
     tierce__push_destroy(push);
     if (begin_ns < 0)
         return begin_ns;
@@ -359,7 +360,7 @@ static void emit_end(const struct handover_bench *b, const char *name,
 
 static int run_engines(const struct tierce__bench *bench)
 {
-    struct handover_bench b = {.bench = bench};
+    struct handover_bench b = {.bench = bench, .poll_ns = 50000};
     struct tierce__bench_side sides[] = {{.run = hand_over, .arg = &b},
                                          {.run = copy_bare, .arg = &b},
                                          {.run = push_stored, .arg = &b},
@@ -387,7 +388,7 @@ static int run_engines(const struct tierce__bench *bench)
 
 static int run_nodes(const struct tierce__bench *bench)
 {
-    struct handover_bench b = {.bench = bench};
+    struct handover_bench b = {.bench = bench, .poll_ns = 1000000}; /* a message each time */
     struct tierce__bench_side sides[] = {{.run = push_computed, .arg = &b},
                                          {.run = copy_bare, .arg = &b}};
     int rc = open_all(&b, true);

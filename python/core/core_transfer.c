@@ -100,8 +100,8 @@ static PyMethodDef store_methods[] = {
      "layer(index: int) -> None\n\nCopies one layer out of the engine's memory, in order; out of a "
      "GPU's: enqueues the copy after the stream's work."},
     {"tell_layers", store_tell_layers, METH_NOARGS,
-     "tell_layers() -> None\n\nTells the node each layer from now on, so that a push of another "
-     "worker sends it at once. Does nothing without a node."},
+     "tell_layers() -> None\n\nReports each layer to the node from now on, so that a push of "
+     "another worker sends it at once. Does nothing without a node."},
     {"end", store_end, METH_NOARGS,
      "end() -> int\n\nPublishes; returns the blocks stored. Waits for copies out of a GPU's "
      "memory; "

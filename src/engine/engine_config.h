@@ -50,8 +50,8 @@ void tierce__engine_config_require_disk(struct tierce_config *config, bool is_re
 /* Whether DISK_ENCRYPTION or REMOTE_ENCRYPTION, which `param` names, is set. */
 bool tierce__engine_encrypts(const struct tierce_config *config, enum tierce__engine_param param);
 bool tierce__engine_requires_disk(const struct tierce_config *config);
-/* Rules that one parameter's bounds cannot state: exactly one source of keys for an engine that
- * encrypts, and sizes that are 0 or at least 1MiB. Errors: TIERCE_E_CONFIG, `why` in words. */
+/* Rules that one parameter's bounds cannot state: at most one source of keys, and one if the engine
+ * encrypts; sizes that are 0 or at least 1MiB. Errors: TIERCE_E_CONFIG, `why` in words. */
 TIERCE_MUSTUSE int tierce__engine_config_check(const struct tierce_config *config,
                                                char why[TIERCE_CONFIG_ERROR_BYTES]);
 

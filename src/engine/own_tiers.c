@@ -254,17 +254,14 @@ static int open_device_vfs(struct tierce_engine *engine, const struct tierce_con
 /* The operator may rely on them, encryption above all. */
 static void log_settings_without_disk(const struct tierce_config *config)
 {
-    static const struct {
-        enum tierce__engine_param param;
-        const char *name;
-    } rows[] = {{TIERCE__ENGINE_DISK_CODEC, "disk.codec"},
-                {TIERCE__ENGINE_DISK_ENCRYPTION, "disk.encryption"}};
+    static const enum tierce__engine_param rows[] = {TIERCE__ENGINE_DISK_CODEC,
+                                                     TIERCE__ENGINE_DISK_ENCRYPTION};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        const char *value = tierce__engine_text(config, rows[i].param);
+        const char *value = tierce__engine_text(config, rows[i]);
         if (strcmp(value, "none") != 0)
             tierce__log(TIERCE_LOG_WARN, "setting_without_effect",
                         "setting=%s value=%s reason=\"disk.path is empty, so there is no disk\"",
-                        rows[i].name, value);
+                        tierce__engine_params()[rows[i]].name, value);
     }
 }
 

@@ -139,14 +139,15 @@ static int take_params(struct remote_params *params, char *text,
 static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     static const char *const names[] = {"read_only", "codec", "layout", NULL};
-    char unused[TIERCE__URL_WHY_BYTES], shown[48];
+    char unused[TIERCE__URL_WHY_BYTES], shown[48], quoted[64];
     struct tierce__url url;
     if (tierce__url_parse(&url, text, unused) < 0)
         return;
     for (size_t i = 0; i < url.param_count; i++) {
         const char *name = url.params[i].name, *nearest = tierce__nearest(name, names);
         tierce__text_for_message(shown, sizeof(shown), name);
-        if (strstr(why, shown) == NULL)
+        snprintf(quoted, sizeof(quoted), "parameter \"%s\"", shown);
+        if (strstr(why, quoted) == NULL)
             continue;
         if (strcmp(name, "encryption") == 0)
             (void)refuse(why,
@@ -157,6 +158,7 @@ static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYT
         else if (tierce__edit_distance(name, nearest) <= 1)
             snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: unknown parameter \"%s\" (\"%s\"?)",
                      shown, nearest);
+        break; /* one is named */
     }
     tierce__url_clear(&url);
 }

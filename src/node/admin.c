@@ -88,11 +88,11 @@ void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NO
     char disk[700] = "no disk", form[64], copies[64] = "", remotes[64] = "";
     const char *path = tierce__config_text(node->config->values, TIERCE__ENGINE_DISK_PATH);
     tierce_engine_stats(node->engine, &stats);
+    describe_form(form, sizeof(form), node);
     if (stats.disk_open_status < 0)
         snprintf(disk, sizeof(disk), "memory only: disk %.512s cannot be used: %s", path,
                  tierce_strerror((int)stats.disk_open_status));
-    describe_form(form, sizeof(form), node);
-    if (stats.disk_open_status >= 0 && path[0] != '\0')
+    else if (path[0] != '\0')
         snprintf(disk, sizeof(disk), "disk %.512s %s with %lld chunks%s", path,
                  value_of(node, TIERCE__ENGINE_DISK_SIZE), (long long)stats.disk_chunks_now, form);
     if (tierce__config_number(node->config->values, TIERCE__ENGINE_MEMORY_CODED_SIZE) > 0)

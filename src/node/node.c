@@ -384,10 +384,10 @@ static int cannot_start(int rc, char why[TIERCE_CONFIG_ERROR_BYTES])
     return rc;
 }
 
-static void log_without_effect(const char *setting, const char *reason)
+static void log_without_effect(enum tierce__engine_param param, const char *reason)
 {
-    tierce__log(TIERCE_LOG_WARN, "setting_without_effect", "setting=%s reason=\"%s\"", setting,
-                reason);
+    tierce__log(TIERCE_LOG_WARN, "setting_without_effect", "setting=%s reason=\"%s\"",
+                tierce__engine_params()[param].name, reason);
 }
 
 /* Settings of engines that load KV into their own memory. A vLLM that has started this node passes
@@ -397,11 +397,13 @@ static void log_settings_of_engines(const struct tierce__node_config *config)
     const struct tierce__config *values = config->values;
     bool is_of_vllm = config->users_path != NULL;
     if (!is_of_vllm && strcmp(tierce__config_text(values, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0)
-        log_without_effect("codec.lossy", "the clients of a node choose; set it in vLLM");
+        log_without_effect(TIERCE__ENGINE_CODEC_LOSSY,
+                           "the clients of a node choose; set it in vLLM");
     if (!is_of_vllm && tierce__config_bool(values, TIERCE__ENGINE_BLEND_ENABLED))
-        log_without_effect("blend.enabled", "the clients of a node blend; set it in vLLM");
+        log_without_effect(TIERCE__ENGINE_BLEND_ENABLED,
+                           "the clients of a node blend; set it in vLLM");
     if (tierce__config_number(values, TIERCE__ENGINE_DISK_GPU_DIRECT) > 0)
-        log_without_effect("disk.gpu_direct",
+        log_without_effect(TIERCE__ENGINE_DISK_GPU_DIRECT,
                            "only engines without a node read from disk into a GPU");
 }
 

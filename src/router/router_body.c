@@ -193,9 +193,8 @@ static int64_t msgpack_numbers(uint64_t **out, struct tierce__text array, uint64
                                    (const uint8_t *)array.at + array.length};
     struct tierce__msgpack_item list = {.type = TIERCE__MSGPACK_NIL}, number;
     (void)tierce__msgpack_next(&from, &list);
-    bool is_extension = (uint8_t)array.at[0] > 0xc6; /* of the items that are read as bytes */
-    bool is_bytes =
-        is_tokens && list.type == TIERCE__MSGPACK_BYTES && !is_extension && list.count % 4 == 0;
+    bool is_bytes = is_tokens && list.type == TIERCE__MSGPACK_BYTES && !list.is_extension &&
+                    list.count % 4 == 0;
     size_t count = is_bytes ? list.count / 4 : list.count;
     if ((list.type != TIERCE__MSGPACK_ARRAY && !is_bytes) || count == 0)
         return -EINVAL;

@@ -47,6 +47,8 @@ static void reply(struct tierce__call *call, uint32_t status, struct tierce__rou
         reply_line(call, type, line);
         return;
     }
+    if (line->failed) /* the status tells enough */
+        tierce__line_clear(line);
     tierce__call_reply(
         call, &(struct tierce__reply){
                   .status = status, .type = type, .body = line->text, .bytes = line->bytes});

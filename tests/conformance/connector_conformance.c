@@ -32,17 +32,14 @@ static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
 static struct tierce__connector *wrap(struct tierce__connector *below)
 {
     struct tierce__connector *out = NULL;
-    ck_assert_int_eq(
-        tierce__coded_connector_open(&out,
-                                     &(struct tierce__coded_connector_opts){
-                                         .size = sizeof(struct tierce__coded_connector_opts),
-                                         .connector = below,
-                                         .name = factory->name,
-                                         .codec = tierce__codec_find("lossless"),
-                                         .namespaces = namespaces_of_tests(),
-                                         .alloc = alloc_coded,
-                                         .alloc_arg = pool}),
-        0);
+    const struct tierce__coded_connector_opts opts = {.size = sizeof(opts),
+                                                      .connector = below,
+                                                      .name = factory->name,
+                                                      .codec = tierce__codec_find("lossless"),
+                                                      .namespaces = namespaces_of_tests(),
+                                                      .alloc = alloc_coded,
+                                                      .alloc_arg = pool};
+    ck_assert_int_eq(tierce__coded_connector_open(&out, &opts), 0);
     return out;
 }
 
@@ -50,13 +47,11 @@ static struct tierce__connector *open_another(void)
 {
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     struct tierce__connector *out = NULL;
-    int rc = tierce__connector_open(
-        &out, url,
-        &(struct tierce__connector_opts){
-            .size = sizeof(struct tierce__connector_opts),
-            .pool = pool,
-            .namespaces = factory->namespaces != NULL ? *factory->namespaces : NULL},
-        why);
+    const struct tierce__connector_opts opts = {
+        .size = sizeof(opts),
+        .pool = pool,
+        .namespaces = factory->namespaces != NULL ? *factory->namespaces : NULL};
+    int rc = tierce__connector_open(&out, url, &opts, why);
     ck_assert_msg(rc == 0, "%s: %s", url, why);
     return factory->codes ? wrap(out) : out;
 }

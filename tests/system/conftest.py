@@ -21,6 +21,8 @@ import works_with
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
+from run import shared_memory_of  # noqa: E402
+
 # Tests of other folders use functions of these: pytest itself adds only the folders of the files that it runs.
 sys.path += [str(ROOT / "tests" / "system" / folder) for folder in ("connector", "engines", "models", "proxy")]
 
@@ -29,7 +31,7 @@ WORKERS = {"tp": {"tensor_parallel_size": 2},
            "pp": {"pipeline_parallel_size": 2, "worker_extension_cls": "pp_on_cpu.Extension"}}
 
 ANSWER_SECONDS = 400  # the start of an engine on a busy machine
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY, ALL = Path("/dev/shm"), ("",)
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -63,26 +65,10 @@ def environment():
     return {**out, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
 
 
-def shared_memory_of(group):
-    """Files of /dev/shm that the processes of a group have mapped or opened."""
-    found = set()  # inodes: a process that has made a semaphore has mapped it by another name
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getpgid(int(folder.name)) != group:
-                continue
-            found |= {int(line.split()[4]) for line in (folder / "maps").read_text().splitlines()
-                      if f"{SHARED_MEMORY}/" in line}
-            found |= {fd.stat().st_ino for fd in (folder / "fd").iterdir()
-                      if os.readlink(fd).startswith(f"{SHARED_MEMORY}/")}
-        except (ProcessLookupError, FileNotFoundError, PermissionError):
-            continue  # it has just ended, or its descriptor has
-    return {Path(file.path) for file in os.scandir(SHARED_MEMORY) if file.inode() in found}
-
-
 def kill_group(process, left=()):
     """SIGKILL for a process and its children: nothing is closed in an orderly way. Python's shared
     memory, which a killed vLLM leaves in /dev/shm, is removed, and the files `left`."""
-    left = shared_memory_of(process.pid).union(left)
+    left = shared_memory_of(process.pid, ALL).union(left)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -176,7 +162,7 @@ class Host:
         ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
         line = self.process.stdout.readline() if ready else ""
         if name == "start":
-            self.shared |= shared_memory_of(self.process.pid)
+            self.shared |= shared_memory_of(self.process.pid, ALL)
         if not line:
             self.kill()
             raise HostError(f"{name}: no answer; end of the log:\n{self.text()[-4000:]}")
@@ -186,7 +172,7 @@ class Host:
                 self.kill()
             raise HostError(f"{name}: {answer['error']}\n{self.text()[-2000:]}")
         if name == "stop":  # vLLM's workers do not remove what their ranks share
-            for file in self.shared - shared_memory_of(self.process.pid):
+            for file in self.shared - shared_memory_of(self.process.pid, ALL):
                 file.unlink(missing_ok=True)
         self.running = self.running if name not in ("start", "stop") else name == "start"
         return answer["value"]

@@ -148,7 +148,7 @@ static int fail_call(const char *kind, uint64_t nth, TIERCE__CU_RESULT code)
     return WEXITSTATUS(status);
 }
 
-START_TEST(each_call_of_the_driver_fails_once)
+START_TEST(calls_of_the_driver_fail_once)
 {
     static const struct {
         const char *kind;
@@ -196,5 +196,4 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("torture_device", .seconds = 400, .setup = silence_log,
-           .loops = {{each_call_of_the_driver_fails_once, 0, 6},
-                     {each_allocation_fails_once, 0, KINDS}})
+           .loops = {{calls_of_the_driver_fail_once, 0, 6}, {each_allocation_fails_once, 0, KINDS}})

@@ -86,18 +86,19 @@ def hold_folder(work):
         yield
 
 
-def shared_memory_of(group):
-    """Segments and semaphores of Python's multiprocessing that a process group has mapped: a kill of the whole group also ends
-    the process that would remove them."""
-    mapped = set()  # inodes: a process that has made a semaphore has mapped it by another name
-    for folder in Path("/proc").iterdir():
+def shared_memory_of(group, prefixes=("psm_", "sem.mp-")):
+    """Files of /dev/shm that a process group has mapped or opened, by default those of Python's multiprocessing: a kill of the
+    whole group also ends the process that would remove them."""
+    used = set()  # inodes: a process that has made a semaphore has mapped it by another name
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if folder.name.isdigit() and os.getpgid(int(folder.name)) == group:
-                lines = (folder / "maps").read_text().splitlines()
-                mapped |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
-        except OSError:  # it has ended, or is another user's
+            if os.getpgid(int(folder.name)) != group:
+                continue
+            used |= {int(line.split()[4]) for line in (folder / "maps").read_text().splitlines() if "/dev/shm/" in line}
+            used |= {fd.stat().st_ino for fd in (folder / "fd").iterdir() if os.readlink(fd).startswith("/dev/shm/")}
+        except OSError:  # it has ended, or its descriptor has, or it is another user's
             pass
-    return {Path(file.path) for file in os.scandir("/dev/shm") if file.name.startswith(("psm_", "sem.mp-")) and file.inode() in mapped}
+    return {Path(file.path) for file in os.scandir("/dev/shm") if file.name.startswith(prefixes) and file.inode() in used}
 
 
 class EngineProcess:

@@ -228,7 +228,7 @@ class PushesChunks:
 
     def push_store(self, view, chain, request, store) -> None:
         """A store of a request begins, or has nothing to store (None). The first worker pushes the chunks of all, out of
-        the node's memory; the others tell the node their layers. A failure costs the push only."""
+        the node's memory; the others report their layers to the node. A failure costs the push only."""
         try:
             if request.push is None:
                 return

@@ -74,8 +74,7 @@ static const char *reason_of(const struct tierce__open_device *device, int rc)
 {
     if (device->ops->files == NULL)
         return "this device cannot read files";
-    return rc == TIERCE_E_UNSUPPORTED ? "see gpu_direct_refused in the line before"
-                                      : tierce_strerror(rc);
+    return rc == TIERCE_E_UNSUPPORTED ? "see gpu_direct_refused" : tierce_strerror(rc);
 }
 
 void tierce__direct_start(struct tierce__direct *direct, struct tierce__open_device *device)

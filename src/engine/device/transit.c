@@ -164,33 +164,31 @@ int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns)
     return wait_idle(transit, deadline_ns);
 }
 
+static void settle_row(struct tierce__transit *transit, size_t copy, size_t row)
+{
+    const struct tierce__open_device *device = transit->device;
+    int64_t bad = device->ops->settle(device->device, transit->events[copy], row, row + 1);
+    TIERCE_ASSERT(bad >= 0); /* the event has completed */
+    if (bad > 0)
+        __atomic_store_n(&transit->bad[row], 1, __ATOMIC_RELAXED);
+}
+
 /* Rows of the first copy that is not settled. */
 static void settle_rows(void *arg, size_t from, size_t to)
 {
     struct tierce__transit *transit = arg;
-    const struct tierce__open_device *device = transit->device;
-    for (size_t row = from; row < to; row++) {
-        int64_t bad =
-            device->ops->settle(device->device, transit->events[transit->settled], row, row + 1);
-        TIERCE_ASSERT(bad >= 0); /* the event has completed */
-        if (bad > 0)
-            __atomic_store_n(&transit->bad[row], 1, __ATOMIC_RELAXED);
-    }
+    for (size_t row = from; row < to; row++)
+        settle_row(transit, transit->settled, row);
 }
 
 /* Part of the copies. Several threads may find cells of the same row, in different layers. */
 static void settle_copies(void *arg, size_t from, size_t to)
 {
     struct tierce__transit *transit = arg;
-    const struct tierce__open_device *device = transit->device;
     TIERCE_DASSERT(from <= to && transit->settled + to <= transit->event_count);
     for (size_t i = transit->settled + from; i < transit->settled + to; i++) {
-        for (size_t row = 0; row < transit->rows_of[i]; row++) {
-            int64_t bad = device->ops->settle(device->device, transit->events[i], row, row + 1);
-            TIERCE_ASSERT(bad >= 0); /* the event has completed */
-            if (bad > 0)
-                __atomic_store_n(&transit->bad[row], 1, __ATOMIC_RELAXED);
-        }
+        for (size_t row = 0; row < transit->rows_of[i]; row++)
+            settle_row(transit, i, row);
     }
 }
 

@@ -40,8 +40,9 @@ struct tierce__filling {
 /* For bytes [from, end) of an object, of which none is filled. */
 void tierce__filling_init(struct tierce__filling *filling, uint64_t from, uint64_t end);
 
-/* Bytes [from, to) are filled; from < to, and both are inside. With TIERCE__FILLING_MAX runs, bytes
- * that touch no run are ignored: a later call that begins in a run must have them. */
+/* Bytes [from, to) are filled; from < to, and both are inside. With TIERCE__FILLING_MAX runs, a
+ * call that begins in no run adds none: its bytes outside the runs are ignored, and a later call
+ * that begins in a run must report them. */
 void tierce__filling_note(struct tierce__filling *filling, uint64_t from, uint64_t to);
 
 /* Whether there are filled bytes that have not been taken. */

@@ -290,7 +290,7 @@ static struct push_watch *make_watch(struct tierce__push *push)
 static int add_rooms(struct push_watch *watch, const struct tierce__watched *what)
 {
     struct tierce__push *push = watch->push;
-    /* Other threads may tell layers meanwhile: of the chunks that are counted. */
+    /* Other threads may call `filled` meanwhile. It sees only the first watch->count chunks. */
     watch->shapes = tierce__calloc(what->count, sizeof(*watch->shapes));
     watch->items = tierce__calloc(what->count, sizeof(struct item *));
     int rc = watch->shapes != NULL && watch->items != NULL ? 0 : -ENOMEM;

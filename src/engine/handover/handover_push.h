@@ -28,12 +28,12 @@
  * that fails changes nothing here: the decoder reads the chunks, or computes them.
  *
  * The push holds a reference on each chunk until the decoder has it. Out of the memory of a device,
- * a chunk is sent when its store ends.
+ * a layer is sent when its copy has ended; the end of the store waits for these copies.
  *
  * A client of a node (node.socket) has the node push, out of the node's memory. Its watched store
- * tells the node each layer; a rank whose store is a part of the same chunks, and that does not
- * push itself, calls tierce__store_tell. The node sends layers that a rank does not tell when the
- * stores of all parts have ended. Each call then blocks until the node has answered.
+ * reports each layer to the node; a rank whose store is a part of the same chunks, and that does
+ * not push itself, calls tierce__store_tell. The node sends layers that a rank does not report when
+ * the stores of all parts have ended. Each call then blocks until the node has answered.
  *
  * Thread: any, except that destroy must be the last call.
  */

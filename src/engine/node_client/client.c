@@ -770,10 +770,9 @@ int tierce__node_session_post(struct tierce__node_session *peer, enum tierce__na
     /* A socket that is not full has room for the whole request. A full one stays open. */
     if (rc == 0)
         rc = tierce__stream_wait(c->fd, POLLOUT, NULL, 0);
-    if (rc == 0) {
-        rc = tierce__client_send(c->fd, c->frame.bytes, c->frame.used, 0);
-        if (rc < 0)
-            cut(c); /* a part may have been sent */
+    if (rc == 0 && tierce__client_send(c->fd, c->frame.bytes, c->frame.used, 0) < 0) {
+        cut(c); /* a part may have been sent */
+        rc = TIERCE_E_DOWN;
     }
     return_connection(peer, c);
     return rc < 0 ? TIERCE_E_DOWN : 0;

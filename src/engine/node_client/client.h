@@ -201,8 +201,8 @@ TIERCE_MUSTUSE int tierce__client_push_poll(struct tierce_engine *engine, uint64
 void tierce__client_store_number(const struct tierce__lender_space *space, uint64_t *node,
                                  uint64_t *number);
 
-/* A watch that tells the node the layers of the store: for the store, which ends before it does. It
- * holds the peer. *out is NULL if the node is of an older version. Errors: -ENOMEM. */
+/* A watch of the store that reports its layers to the node. It outlives the store, and holds the
+ * peer. *out is NULL if the node is of an older version. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__client_store_tell(struct tierce__store_watch **out,
                                              const struct tierce__lender_space *space);
 

@@ -151,14 +151,14 @@ void tierce__client_store_number(const struct tierce__lender_space *space, uint6
     *number = space->remote->number;
 }
 
-/* Tells the node the layers of a store. */
+/* Reports the layers of a store to the node. */
 struct teller {
     struct tierce__store_watch base;
     struct tierce__node_session *peer;
     uint64_t number; /* of the store, there */
 };
 
-/* A layer that cannot be sent now is told with the next one, or by the end of the store. */
+/* If the message cannot be sent now, the next one, or the end of the store, covers its layers. */
 static void tell_filled(struct tierce__store_watch *base, uint32_t from, uint32_t to)
 {
     const struct teller *teller = TIERCE__CONTAINER_OF(base, struct teller, base);

@@ -22,7 +22,7 @@
 #define PAUSE_MS    20u
 #define BUSY_MS     3000u /* for a chunk that is read, or not durable yet */
 #define IS_IN_FORM  1     /* beside error codes */
-#define STAYS_RAW   2
+#define STAYS       2
 #define NO_ELEMENT  3 /* it stays raw, and was not read */
 #define PER_S_TO_NS 1000000000.0
 
@@ -115,7 +115,7 @@ static bool compress(struct recode *r, const struct tierce__storage_chunk *chunk
     return *coded != NULL;
 }
 
-/* 0: it has the new form. IS_IN_FORM, NO_ELEMENT, STAYS_RAW (counted), TIERCE_E_MISS, those of a
+/* 0: it has the new form. IS_IN_FORM, NO_ELEMENT, STAYS (counted), TIERCE_E_MISS, those of a
  * write. */
 static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *chunk)
 {
@@ -130,10 +130,10 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
         return NO_ELEMENT;
     uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
     struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, NULL, &rc);
-    /* Of a read: no key, or no memory to decode; another key, or a later version; no memory. */
+    /* FULL: no key, or no memory to decode; VERSION: another key, or a later version. */
     if (raw == NULL && (rc == TIERCE_E_FULL || rc == TIERCE_E_VERSION || rc == -ENOMEM)) {
         r->unread++;
-        return STAYS_RAW;
+        return STAYS;
     }
     if (raw == NULL)
         return rc;
@@ -141,7 +141,7 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
     coded_bytes = 0;
     if (r->codec != NULL && !compress(r, chunk, raw, is_encrypted, &coded, &coded_bytes)) {
         tierce__buf_release(raw);
-        return STAYS_RAW;
+        return STAYS;
     }
     rc = put(r, chunk, coded != NULL ? coded : raw, coded_bytes);
     tierce__buf_release(coded);

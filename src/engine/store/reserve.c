@@ -620,21 +620,23 @@ int tierce__reserve_watch(struct tierce__reservation *r, const struct tierce_vie
     return 0;
 }
 
+static bool is_filled(struct tierce__reservation *r, uint32_t layer)
+{
+    return (atomic_load(&r->filled[layer / 64]) & UINT64_C(1) << (layer % 64)) != 0;
+}
+
 void tierce__reserve_filled(struct tierce__reservation *r, uint32_t from, uint32_t to)
 {
     TIERCE_ASSERT(to <= FILLED_MAX);
     if (from >= to)
         return;
-    for (uint32_t i = from; i < to; i++)
-        atomic_fetch_or(&r->filled[i / 64], UINT64_C(1) << (i % 64));
+    for (uint32_t i = from; i < to; i++) {
+        if (!is_filled(r, i)) /* calls repeat layers */
+            atomic_fetch_or(&r->filled[i / 64], UINT64_C(1) << (i % 64));
+    }
     struct tierce__store_watch *watch = atomic_load(&r->watch);
     if (watch != NULL)
         watch->filled(watch, from, to);
-}
-
-static bool is_filled(struct tierce__reservation *r, uint32_t layer)
-{
-    return (atomic_load(&r->filled[layer / 64]) & UINT64_C(1) << (layer % 64)) != 0;
 }
 
 void tierce__reserve_tell_watch(struct tierce__reservation *r)

@@ -56,8 +56,8 @@ const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservatio
 
 /* The watch is called as layers are filled (tierce__reserve_filled), also during this call, and
  * when the reservation ends. [borrow until then] watch. Layers that were filled before may be
- * missing: tierce__reserve_tell_watch tells them. Errors: TIERCE_E_ARGUMENT (the reservation is of
- * another view, or is watched). */
+ * missing: tierce__reserve_tell_watch reports them. Errors: TIERCE_E_ARGUMENT (the reservation is
+ * of another view, or is watched). */
 TIERCE_MUSTUSE int tierce__reserve_watch(struct tierce__reservation *reservation,
                                          const struct tierce_view *view,
                                          struct tierce__store_watch *watch,

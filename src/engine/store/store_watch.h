@@ -11,13 +11,13 @@
  *     tierce__store_watch(store, &watch, &what);      // before its first layer
  *
  * In a node, a watch sees a reservation, which clients fill (tierce__reserve_watch): the layers
- * that they tell (tierce__store_tell), part by part, and the end.
+ * that they report (tierce__store_tell), part by part, and the end.
  *
- * `filled` is called by the thread that works on the store, under no lock; in a node by the threads
- * of all clients that write parts, several at a time, each under its NATIVE_CLIENT, and under no
- * lock by the thread that adds the store to a push. `ended` is the last
- * call, under no lock, also for a store that is aborted or given up. For memory of a device, the
- * end of the store reports the layers, as each copy ends: the device may compute meanwhile.
+ * `filled` is called by the thread that works on the store, under no lock. In a node it is called
+ * by the threads of all clients that write parts, several at a time, each under its NATIVE_CLIENT;
+ * and, under no lock, by the thread that adds the store to a push. `ended` is the last call, under
+ * no lock, also for a store that is aborted or given up. For memory of a device, the end of the
+ * store reports the layers, as each copy ends: the device may compute meanwhile.
  */
 
 struct tierce__store_watch {
@@ -39,8 +39,8 @@ struct tierce__watched {
 void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch *watch,
                          struct tierce__watched *out);
 
-/* Has a store of a node's client tell the node each layer that it fills from now on. It does not
- * wait for the node: a layer that cannot be told now is told with the next one, or by the end. Does
+/* From now on a store of a node's client reports each layer that it fills to the node. It does not
+ * wait for the node: if a message cannot be sent, the next one, or the end, covers its layers. Does
  * nothing for a store of own tiers, or with a node of an older version. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__store_tell(struct tierce_store *store);
 

@@ -82,8 +82,8 @@ static bool fixed_extension(uint8_t first, struct tierce__msgpack_item *item)
 {
     if (first < 0xd4 || first > 0xd8)
         return false;
-    *item = (struct tierce__msgpack_item){.type = TIERCE__MSGPACK_BYTES,
-                                          .count = 1u + (1u << (first - 0xd4))};
+    *item = (struct tierce__msgpack_item){
+        .type = TIERCE__MSGPACK_BYTES, .count = 1u + (1u << (first - 0xd4)), .is_extension = true};
     return true;
 }
 
@@ -98,7 +98,8 @@ static enum tierce__msgpack_result long_item(const uint8_t **at, const uint8_t *
         return TIERCE__MSGPACK_SHORT;
     uint64_t number = load_be(*at, head.width);
     *at += head.width;
-    *item = (struct tierce__msgpack_item){.type = head.type, .number = number};
+    *item = (struct tierce__msgpack_item){
+        .type = head.type, .number = number, .is_extension = head.extra != 0};
     if (head.type == TIERCE__MSGPACK_BOOL)
         item->number = first & 1;
     else if (head.type == TIERCE__MSGPACK_FLOAT)

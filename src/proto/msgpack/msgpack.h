@@ -18,7 +18,7 @@ enum tierce__msgpack_type {
     TIERCE__MSGPACK_INT,   /* number in two's complement; non-negative numbers are UINT */
     TIERCE__MSGPACK_FLOAT, /* real */
     TIERCE__MSGPACK_TEXT,  /* bytes, count */
-    TIERCE__MSGPACK_BYTES, /* bytes, count; an extension too */
+    TIERCE__MSGPACK_BYTES, /* bytes, count; of an extension: its type, then its bytes */
     TIERCE__MSGPACK_ARRAY, /* count */
     TIERCE__MSGPACK_MAP,   /* count */
 };
@@ -29,6 +29,7 @@ struct tierce__msgpack_item {
     uint64_t number;
     double real;
     const uint8_t *bytes;
+    bool is_extension;
 };
 
 struct tierce__msgpack {

@@ -212,8 +212,8 @@ struct tierce__native_store_end {
     uint32_t complete; /* 1: every layer was written; 0: it is aborted */
 };
 
-/* The cells of the first `layers` layers of the part are written. Layers that are not told so count
- * as written when the store has ended. */
+/* The cells of the first `layers` layers of the part are written. Layers that are not reported
+ * count as written when the store has ended. */
 struct tierce__native_store_layers {
     uint64_t store;
     uint32_t layers;

@@ -25,8 +25,9 @@
 
 /* No coded object is shorter than this: a header and a table, of a page each at least. */
 #define HEAD_BYTES (2 * TIERCE__CHUNK_ALIGN)
-/* Other engines admit and count the beginning of a chunk, so that of a usual model is read at once
- * from them; LONG_BYTES: chunks whose coded object is hardly ever shorter than that. */
+/* A peer admits and counts each read of a beginning. One read of FORM_HEAD_BYTES has the header and
+ * the table of a usual model. LONG_BYTES: the coded object of a chunk of this length is hardly ever
+ * shorter than FORM_HEAD_BYTES. */
 #define FORM_HEAD_BYTES (64ull << 10)
 #define LONG_BYTES      (4 * FORM_HEAD_BYTES)
 

@@ -88,7 +88,7 @@ def test_answers_of_two_engines(pair, tmp_path, way):
 
 
 def status(server):
-    """What an engine says of itself on its control socket."""
+    """An engine's state, from its control socket."""
     connection = http.client.HTTPConnection("localhost")
     with socket.socket(socket.AF_UNIX) as connection.sock:
         connection.sock.connect(str(server.control))

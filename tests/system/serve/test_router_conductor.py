@@ -101,6 +101,7 @@ def test_requests_of_mooncakes_proxy(router, publisher):
 @pytest.mark.parametrize("path, body, status, why", [
     ("/register", {"instance_id": "a", "modelname": "m"}, 400, "tcp://"),
     ("/register", {"instance_id": {}, "modelname": "m", "endpoint": "tcp://127.0.0.1:1"}, 400, "instance_id"),
+    ("/register", {"instance_id": "a", "modelname": "m", "endpoint": "tcp://127.0.0.1:1", "additionalsalt": "x"}, 400, "salt"),
     ("/query", query([1] * 4), 404, "model"),
     ("/query", query([]), 400, "token_ids"),
     ("/query", {**query([]), "token_ids": b"123"}, 400, "token_ids"),

@@ -376,7 +376,7 @@ enum { CODES = 2, STEP = 8, ROTATIONS = 2 };
 #endif
 
 /* The number of calls that wait for a copy varies, so the loop runs some calls past the end. */
-START_TEST(every_failed_call_of_the_driver_is_survived)
+START_TEST(failed_calls_of_the_driver_are_survived)
 {
     static const TIERCE__CU_RESULT codes[] = {TIERCE__CU_UNKNOWN, TIERCE__CU_OUT_OF_MEMORY};
     struct test_random random = test_random_start("calls");
@@ -463,5 +463,5 @@ CHECK_MAIN("device_faults", .seconds = 120,
                    a_known_description_is_not_checked_again},
            .loops = {{memory_is_near_the_device, 0, 5},
                      {memory_that_cannot_be_pinned_is_used, 0, 2},
-                     {every_failed_call_of_the_driver_is_survived, 0, CODES},
+                     {failed_calls_of_the_driver_are_survived, 0, CODES},
                      {no_block_is_loaded_after_a_failed_rotation, 0, ROTATIONS}})
