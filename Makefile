@@ -10,7 +10,7 @@ SCALE ?= 32
 export DESTDIR TIERCE_VENV
 
 .DEFAULT_GOAL := build
-.PHONY: help packages build test test-device test-long run fleet check install uninstall clean
+.PHONY: help packages build test test-device test-long run fleet docs check install uninstall wheel dist deb clean
 
 help: ## prints this
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -36,7 +36,7 @@ test-device: ## the tests of device memory on the GPU of this machine
 test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long
 
-run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TRACE=file SCALE=32; PEERS=1: two vLLMs share what they have; PD=1: one computes prompts for the other, GBIT=1: over a loopback that you have limited; CODEC=lossless: how much more a disk holds)
+run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TRACE=file SCALE=32; PEERS=1: two vLLMs share what they have; PD=1: one computes prompts for the other, GBIT=1: over a loopback that you have limited; CODEC=lossless: how much more a disk, and memory, hold)
 	@tools/setup room
 	@tools/setup packages
 	@$(MAKE) --no-print-directory build
@@ -52,6 +52,9 @@ fleet: ## two engines share a pool of Redis, a folder, S3 and nodes under two ma
 	@tools/setup python
 	@"$(TIERCE_VENV)/bin/python" tests/system/fleet_run.py $(ARGUMENTS)
 
+docs: ## a static site of the documentation with search, links checked: build/site/index.html
+	@python=$$(tools/setup docs) && "$$python" tools/docs
+
 check: ## format, lint, layers, documents (TIDY=1: clang-tidy too)
 	@tools/setup packages check
 	@tools/check $(if $(TIDY),--tidy)
@@ -61,6 +64,17 @@ install: build ## installs below PREFIX (/usr/local), and below DESTDIR if it is
 
 uninstall: ## removes what make install put there (the same DESTDIR)
 	@cmake/uninstall.sh build/rel/install_manifest.txt
+
+wheel: ## builds a Python wheel for other distributions, in dist/
+	@tools/setup packages run
+	@tools/wheel
+
+dist: ## writes the source archive of the last commit and a list of the libraries that it links or loads, in dist/
+	@tools/dist
+
+deb: ## builds Debian packages for this Debian, in dist/ (DEBEMAIL, DEBFULLNAME: their maintainer)
+	@tools/setup packages build
+	@tools/deb
 
 clean: ## removes the build folder
 	@rm -rf build

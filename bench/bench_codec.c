@@ -2,8 +2,10 @@
 /*
  * Coded KV: speed and size of each codec, beside memcpy (the limit), zstd -1 and lz4 on the same
  * bytes in the same run. The limit of a size is the order-0 bound of the exponents of 64 KiB, of a
- * lossy codec the bits of its codes. Lossy codecs have rows for bf16 and fp16, beside zstd only.
- * Loads of coded chunks from a remote store and from memory have rows for bf16
+ * lossy codec the bits of its codes. Lossy codecs have rows for bf16 and fp16, beside zstd;
+ * cachegen has rows beside LMCache's coder, whose restored values must be equal (bench_cachegen.h).
+ * Rows of the other kernels that the machine can run have the one that it uses as their peer. Loads
+ * of coded chunks from a remote store and from memory have rows for bf16
  * (bench/remote/bench_coded.c).
  * --kv names a file of tools/kv_samples.py, whose end says which elements it has; without it the
  * values are made up.
@@ -13,6 +15,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,11 +25,13 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "bench/bench_cachegen.h"
+#include "bench/bench_values.h"
 #include "bench/remote/bench_coded.h"
 #include "core/codec/codec.h"
 
-#define PART_ELEMENTS 3072u /* keys or values of 16 tokens, SmolLM2-135M */
-#define RUN_PARTS     32u   /* a layer of a chunk of 256 tokens */
+#define PART_ELEMENTS TIERCE__BENCH_PART_ELEMENTS
+#define RUN_PARTS     32u /* a layer of a chunk of 256 tokens */
 #define MADE_UP_RUNS  8u
 #define BLOCK_BYTES   65536u
 #define ENCODE_GOAL   0.15 /* of memcpy */
@@ -35,6 +40,7 @@
 #define ROW_ELEMENTS  192u /* keys or values of a token */
 #define MODEL_LAYERS  30u
 #define LOSSY_GOAL    0.05 /* of memcpy, both ways */
+#define NAME_BYTES    112u
 
 struct lossy {
     const char *name;
@@ -60,6 +66,9 @@ struct bench_codec {
     void *lz4; /* liblz4, or NULL */
     int (*lz4_out)(const char *src, char *dst, int src_bytes, int dst_bytes);
     int (*lz4_in)(const char *src, char *dst, int src_bytes, int dst_bytes);
+    struct tierce__bench_cachegen *lmcache; /* or NULL */
+    double lmcache_percent;                 /* of what it stores */
+    unsigned kernel;                        /* of encode_kernel and decode_kernel */
 };
 
 enum coder { OURS, ZSTD, LZ4, CODERS };
@@ -168,6 +177,36 @@ static int64_t decode_lz4(void *arg)
     return decode_all(arg, LZ4);
 }
 
+static int64_t encode_lmcache(void *arg)
+{
+    struct bench_codec *c = arg;
+    return tierce__bench_cachegen_encode(c->lmcache);
+}
+
+static int64_t decode_lmcache(void *arg)
+{
+    struct bench_codec *c = arg;
+    return tierce__bench_cachegen_decode(c->lmcache);
+}
+
+static int64_t run_kernel(struct bench_codec *c, int64_t (*run)(struct bench_codec *, enum coder))
+{
+    tierce__kernel_force(&tierce__codec_kernels, c->kernel);
+    int64_t ns = run(c, OURS);
+    tierce__kernel_force(&tierce__codec_kernels, UINT_MAX);
+    return ns;
+}
+
+static int64_t encode_kernel(void *arg)
+{
+    return run_kernel(arg, encode_all);
+}
+
+static int64_t decode_kernel(void *arg)
+{
+    return run_kernel(arg, decode_all);
+}
+
 static int64_t copy_all(void *arg)
 {
     struct bench_codec *c = arg;
@@ -175,39 +214,6 @@ static int64_t copy_all(void *arg)
     for (uint64_t at = 0; at < c->bytes; at += c->run_bytes)
         memcpy(c->back + at, c->values + at, length_of(c, at));
     return (int64_t)(processor_ns() - start);
-}
-
-/* ---- values -----------------------------------------------------------------------------------
- */
-
-/* Keys and values with exponents of their own, each half as frequent as the next greater one. */
-static void make_up(struct bench_codec *c)
-{
-    unsigned width = tierce__element_bytes(c->shape.element);
-    for (uint64_t i = 0; i < c->bytes / width; i++) {
-        uint64_t random = tierce__bench_random(3, i), coins = tierce__bench_random(4, i);
-        unsigned lower =
-            (unsigned)__builtin_ctzll(coins | 1ULL << 8) + (i / PART_ELEMENTS % 2 ? 3u : 0u);
-        if (width == 1)
-            c->values[i] = (uint8_t)((random & 0x87) | (13 - lower) << 3);
-        else
-            tierce__store_le16(c->values + 2 * i,
-                               (uint16_t)((random & 0x807f) | (128 - lower) << 7));
-    }
-}
-
-static int read_values(struct bench_codec *c, const char *path)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    uint64_t got = 0;
-    ssize_t n = 1;
-    while (fd >= 0 && got < c->bytes && n > 0) {
-        n = read(fd, c->values + got, c->bytes - got);
-        got += n > 0 ? (uint64_t)n : 0;
-    }
-    if (fd >= 0)
-        close(fd);
-    return got == c->bytes ? 0 : tierce__bench_fail(c->bench, "%s cannot be read", path);
 }
 
 /* The least bytes, of 100, that a coder of order 0 needs for the exponents of each block. */
@@ -241,50 +247,103 @@ static double bound_percent(const struct bench_codec *c)
 
 static const char *const peers[CODERS] = {[ZSTD] = "zstd -1", [LZ4] = "lz4"};
 
-/* Lossy codecs have rows beside zstd only. */
+/* Of lossy codecs' peers only zstd is general. */
 static enum coder peers_end(const struct bench_codec *c)
 {
     return c->lossy != NULL ? LZ4 : CODERS;
 }
 
-static void case_name(char name[96], const struct bench_codec *c, const char *what, enum coder peer)
+/* The last two: "beside " a peer, or "kernel " and its name. */
+static void case_name(char name[NAME_BYTES], const struct bench_codec *c, const char *what,
+                      const char *word, const char *other)
 {
-    snprintf(name, 96, "%s %s%s%s; %s; beside %s", what, c->lossy != NULL ? c->lossy->name : "",
+    snprintf(name, NAME_BYTES, "%s %s%s%s; %s; %s%s", what, c->lossy != NULL ? c->lossy->name : "",
              c->lossy != NULL ? " of " : "", tierce__element_name(c->shape.element), c->source,
-             peers[peer]);
+             word, other);
 }
 
+struct peer {
+    const char *name; /* NULL: there is none, and no value */
+    double value;
+};
+
+static void emit_speed(const struct bench_codec *c, const char *name,
+                       const struct tierce__bench_side sides[2], double goal, struct peer peer)
+{
+    double gb = (double)c->bytes;
+    tierce__bench_emit(c->bench, &(struct tierce__bench_row){.case_name = name,
+                                                             .unit = "GB/s",
+                                                             .value = gb / sides[0].median_ns,
+                                                             .limit = gb / sides[1].median_ns,
+                                                             .goal = goal,
+                                                             .peer = peer.name,
+                                                             .peer_value = peer.value,
+                                                             .value_min = gb / sides[0].max_ns,
+                                                             .value_max = gb / sides[0].min_ns,
+                                                             .limit_min = gb / sides[1].max_ns,
+                                                             .limit_max = gb / sides[1].min_ns});
+}
+
+/* Ours, memcpy, zstd, and lz4 or LMCache. */
 static int measure_speed(struct bench_codec *c, const char *what,
-                         const struct tierce__bench_side sides_of[4], double goal)
+                         const struct tierce__bench_side sides_of[5], double goal)
 {
     struct tierce__bench_side sides[4];
+    char name[NAME_BYTES];
     memcpy(sides, sides_of, sizeof(sides));
+    if (c->lmcache != NULL)
+        sides[3] = sides_of[4];
     for (unsigned i = 0; i < 4; i++)
         sides[i].arg = c;
-    unsigned count = c->lz4 != NULL && c->lossy == NULL ? 4 : 3;
-    int rc = tierce__bench_alternate(sides, count, c->bench->seconds);
+    bool has_lz4 = c->lz4 != NULL && c->lossy == NULL;
+    int rc =
+        tierce__bench_alternate(sides, has_lz4 || c->lmcache != NULL ? 4 : 3, c->bench->seconds);
     if (rc < 0)
         return rc;
-    double gb = (double)c->bytes;
-    for (enum coder peer = ZSTD; peer < peers_end(c); peer++) {
-        bool has_peer = peer == ZSTD || c->lz4 != NULL;
-        char name[96];
-        case_name(name, c, what, peer);
-        tierce__bench_emit(
-            c->bench,
-            &(struct tierce__bench_row){.case_name = name,
-                                        .unit = "GB/s",
-                                        .value = gb / sides[0].median_ns,
-                                        .limit = gb / sides[1].median_ns,
-                                        .goal = goal,
-                                        .peer = has_peer ? peers[peer] : NULL,
-                                        .peer_value = has_peer ? gb / sides[1 + peer].median_ns : 0,
-                                        .value_min = gb / sides[0].max_ns,
-                                        .value_max = gb / sides[0].min_ns,
-                                        .limit_min = gb / sides[1].max_ns,
-                                        .limit_max = gb / sides[1].min_ns});
+    for (enum coder coder = ZSTD; coder < peers_end(c); coder++) {
+        struct peer peer = {0};
+        if (coder == ZSTD || has_lz4)
+            peer = (struct peer){peers[coder], (double)c->bytes / sides[1 + coder].median_ns};
+        case_name(name, c, what, "beside ", peers[coder]);
+        emit_speed(c, name, sides, goal, peer);
     }
+    if (c->lmcache == NULL)
+        return 0;
+    uint64_t sample = tierce__bench_cachegen_sample_bytes(c->lmcache);
+    struct peer peer = {tierce__bench_cachegen_name(c->lmcache),
+                        (double)sample / sides[3].median_ns};
+    case_name(name, c, what, "beside ", peer.name);
+    emit_speed(c, name, sides, goal, peer);
     return 0;
+}
+
+/* The other kernels of the machine, beside the one that it uses. */
+static int measure_kernels(struct bench_codec *c, const char *what,
+                           const struct tierce__bench_side sides_of[3], double goal)
+{
+    bool is_other = false;
+    int rc = 0;
+    for (c->kernel = 0; rc == 0; c->kernel++) {
+        const char *kernel = tierce__kernel_name(&tierce__codec_kernels, c->kernel);
+        char name[NAME_BYTES];
+        if (kernel == NULL)
+            return 0;
+        if (!tierce__kernel_usable(&tierce__codec_kernels, c->kernel))
+            continue;
+        struct tierce__bench_side sides[3];
+        memcpy(sides, sides_of, sizeof(sides));
+        for (unsigned i = 0; i < 3; i++)
+            sides[i].arg = c;
+        if (is_other)
+            rc = tierce__bench_alternate(sides, 3, c->bench->seconds);
+        if (rc == 0 && is_other) {
+            case_name(name, c, what, "kernel ", kernel);
+            emit_speed(c, name, sides, goal,
+                       (struct peer){"the kernel in use", (double)c->bytes / sides[2].median_ns});
+        }
+        is_other = true;
+    }
+    return rc;
 }
 
 static double coded_percent(const struct bench_codec *c, enum coder coder)
@@ -295,44 +354,123 @@ static double coded_percent(const struct bench_codec *c, enum coder coder)
     return (double)sum / (double)c->bytes * 100;
 }
 
+static void emit_size(const struct bench_codec *c, const char *beside, struct peer peer)
+{
+    char name[NAME_BYTES];
+    case_name(name, c, "size of", "beside ", beside);
+    tierce__bench_emit(c->bench, &(struct tierce__bench_row){
+                                     .case_name = name,
+                                     .unit = "%",
+                                     .sense = TIERCE__BENCH_LESS_IS_BETTER,
+                                     .value = coded_percent(c, OURS),
+                                     .limit = bound_percent(c),
+                                     .goal = c->lossy != NULL ? c->lossy->size_goal : SIZE_GOAL,
+                                     .peer = peer.name,
+                                     .peer_value = peer.value});
+}
+
 static void report_size(const struct bench_codec *c)
 {
-    for (enum coder peer = ZSTD; peer < peers_end(c); peer++) {
-        bool has_peer = peer == ZSTD || c->lz4 != NULL;
-        char name[96];
-        case_name(name, c, "size of", peer);
-        tierce__bench_emit(c->bench, &(struct tierce__bench_row){
-                                         .case_name = name,
-                                         .unit = "%",
-                                         .sense = TIERCE__BENCH_LESS_IS_BETTER,
-                                         .value = coded_percent(c, OURS),
-                                         .limit = bound_percent(c),
-                                         .goal = c->lossy != NULL ? c->lossy->size_goal : SIZE_GOAL,
-                                         .peer = has_peer ? peers[peer] : NULL,
-                                         .peer_value = has_peer ? coded_percent(c, peer) : 0});
+    for (enum coder coder = ZSTD; coder < peers_end(c); coder++) {
+        struct peer peer = {0};
+        if (coder == ZSTD || c->lz4 != NULL)
+            peer = (struct peer){peers[coder], coded_percent(c, coder)};
+        emit_size(c, peers[coder], peer);
+    }
+    if (c->lmcache != NULL) {
+        const char *name = tierce__bench_cachegen_name(c->lmcache);
+        emit_size(c, name, (struct peer){name, c->lmcache_percent});
     }
 }
 
-static int measure(struct bench_codec *c)
+/* ---- LMCache ----------------------------------------------------------------------------------
+ */
+
+static int start_lmcache(struct bench_codec *c)
 {
-    static const struct tierce__bench_side encoders[4] = {
-        {.run = encode_ours}, {.run = copy_all}, {.run = encode_zstd}, {.run = encode_lz4}};
-    static const struct tierce__bench_side decoders[4] = {
-        {.run = decode_ours}, {.run = copy_all}, {.run = decode_zstd}, {.run = decode_lz4}};
+    uint64_t runs = c->bytes / c->run_bytes;
+    if (c->lossy == NULL || strcmp(c->lossy->name, "cachegen") != 0 || runs == 0)
+        return 0;
+    const struct tierce__bench_cachegen_runs what = {.values = c->values,
+                                                     .count = runs,
+                                                     .run_bytes = c->run_bytes,
+                                                     .element = c->shape.element,
+                                                     .part_rows = PART_ELEMENTS / ROW_ELEMENTS,
+                                                     .row_elements = ROW_ELEMENTS,
+                                                     .layers = MODEL_LAYERS};
+    int rc = tierce__bench_cachegen_open(&c->lmcache, c->bench, &what);
+    return rc == -ENOTSUP ? 0 : rc;
+}
+
+/* Whether LMCache restores the values in c->back. A run with a NaN or an infinity, which is stored
+ * as it is, is no run for its quantizer. */
+static int compare_lmcache(struct bench_codec *c)
+{
+    uint64_t runs = c->bytes / c->run_bytes, coded;
+    uint8_t *theirs = tierce__alloc(c->run_bytes);
+    int rc = theirs != NULL ? tierce__bench_cachegen_restore(c->lmcache, &coded) : -ENOMEM;
+    for (uint64_t i = 0; rc == 0 && i < runs; i++) {
+        rc = tierce__bench_cachegen_read_run(c->lmcache, theirs);
+        if (rc == 0 && c->lengths[OURS][i] < c->run_bytes &&
+            memcmp(theirs, c->back + i * c->run_bytes, c->run_bytes) != 0)
+            rc = tierce__bench_fail(c->bench, "LMCache restores other values of run %llu",
+                                    (unsigned long long)i);
+    }
+    if (rc == 0)
+        c->lmcache_percent = (double)coded / (double)(runs * c->run_bytes) * 100;
+    tierce__free(theirs);
+    return rc;
+}
+
+/* ---- a codec ----------------------------------------------------------------------------------
+ */
+
+/* Decodes what was encoded, once, before anything is measured. */
+static int check(struct bench_codec *c)
+{
     bool is_exact = c->codec->is_exact;
-    int rc = measure_speed(c, "encode", encoders, is_exact ? ENCODE_GOAL : LOSSY_GOAL);
-    if (rc < 0)
-        return rc;
-    report_size(c);
-    for (enum coder coder = OURS; coder < (c->lz4 != NULL && is_exact ? CODERS : LZ4); coder++) {
+    enum coder end = c->lz4 != NULL && is_exact ? CODERS : LZ4;
+    for (enum coder coder = end; coder-- > OURS;) { /* OURS is last, and stays in c->back */
         memset(c->back, 0, c->bytes);
-        int64_t ns = decode_all(c, coder);
+        int64_t ns = encode_all(c, coder);
+        if (ns >= 0)
+            ns = decode_all(c, coder);
         if (ns < 0)
             return (int)ns;
         if ((coder != OURS || is_exact) && memcmp(c->back, c->values, c->bytes) != 0)
             return tierce__bench_fail(c->bench, "coder %d has not restored the values", (int)coder);
     }
-    return measure_speed(c, "decode", decoders, is_exact ? DECODE_GOAL : LOSSY_GOAL);
+    return c->lmcache != NULL ? compare_lmcache(c) : 0;
+}
+
+static int measure(struct bench_codec *c)
+{
+    static const struct tierce__bench_side encoders[5] = {{.run = encode_ours},
+                                                          {.run = copy_all},
+                                                          {.run = encode_zstd},
+                                                          {.run = encode_lz4},
+                                                          {.run = encode_lmcache}};
+    static const struct tierce__bench_side decoders[5] = {{.run = decode_ours},
+                                                          {.run = copy_all},
+                                                          {.run = decode_zstd},
+                                                          {.run = decode_lz4},
+                                                          {.run = decode_lmcache}};
+    static const struct tierce__bench_side encoding[3] = {
+        {.run = encode_kernel}, {.run = copy_all}, {.run = encode_ours}};
+    static const struct tierce__bench_side decoding[3] = {
+        {.run = decode_kernel}, {.run = copy_all}, {.run = decode_ours}};
+    double encode_goal = c->codec->is_exact ? ENCODE_GOAL : LOSSY_GOAL,
+           decode_goal = c->codec->is_exact ? DECODE_GOAL : LOSSY_GOAL;
+    int rc = check(c);
+    if (rc == 0)
+        rc = measure_speed(c, "encode", encoders, encode_goal);
+    if (rc == 0)
+        report_size(c);
+    if (rc == 0)
+        rc = measure_speed(c, "decode", decoders, decode_goal);
+    if (rc == 0)
+        rc = measure_kernels(c, "encode", encoding, encode_goal);
+    return rc == 0 ? measure_kernels(c, "decode", decoding, decode_goal) : rc;
 }
 
 /* ---- set-up -----------------------------------------------------------------------------------
@@ -369,6 +507,7 @@ static void tear_down(struct bench_codec *c)
     ZSTD_freeDCtx(c->zstd_in);
     if (c->lz4 != NULL)
         dlclose(c->lz4);
+    tierce__bench_cachegen_close(c->lmcache);
 }
 
 static int set_up(struct bench_codec *c)
@@ -395,14 +534,16 @@ static int set_up(struct bench_codec *c)
     return is_complete ? 0 : -ENOMEM;
 }
 
-static int run_codec(struct bench_codec c, const struct lossy *lossy, const char *path)
+static int run_codec(struct bench_codec c, const struct lossy *lossy)
 {
     c.lossy = lossy;
     int rc = set_up(&c);
-    if (rc == 0 && path != NULL)
-        rc = read_values(&c, path);
+    if (rc == 0 && c.bench->kv != NULL)
+        rc = tierce__bench_values_read(c.bench, c.values, c.bytes);
     else if (rc == 0)
-        make_up(&c);
+        tierce__bench_values_make_up(c.values, c.bytes, c.shape.element);
+    if (rc == 0)
+        rc = start_lmcache(&c);
     if (rc == 0)
         rc = measure(&c);
     if (rc == 0 && lossy == NULL && c.shape.element == TIERCE__ELEMENT_BF16)
@@ -411,22 +552,22 @@ static int run_codec(struct bench_codec c, const struct lossy *lossy, const char
     return rc;
 }
 
-static int run_case(const struct bench_codec *c, const char *path)
+static int run_case(const struct bench_codec *c)
 {
     bool has_part = c->bytes == 0 || c->bytes >= 2 * PART_ELEMENTS;
     bool has_lossy = tierce__element_bytes(c->shape.element) == 2 && has_part;
-    int rc = run_codec(*c, NULL, path);
+    int rc = run_codec(*c, NULL);
     for (unsigned i = 0; rc == 0 && has_lossy && i < sizeof(lossy_codecs) / sizeof(lossy_codecs[0]);
          i++)
-        rc = run_codec(*c, &lossy_codecs[i], path);
+        rc = run_codec(*c, &lossy_codecs[i]);
     return rc;
 }
 
 static int run_file(const struct tierce__bench *bench)
 {
-    const char *path = bench->kv, *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
-    enum tierce__element element = dot != NULL ? tierce__element_find(dot + 1) : TIERCE__ELEMENTS;
-    if (element == TIERCE__ELEMENTS || element == TIERCE__ELEMENT_RAW)
+    const char *path = bench->kv;
+    enum tierce__element element = tierce__bench_values_element(bench);
+    if (element == TIERCE__ELEMENTS)
         return tierce__bench_fail(bench,
                                   "the name of %s must end with .bf16, .fp16, .e4m3 or .e5m2: the "
                                   "files of tools/kv_samples.py do",
@@ -438,10 +579,10 @@ static int run_file(const struct tierce__bench *bench)
     if (bytes <= 0)
         return tierce__bench_fail(bench, "%s cannot be read, or is empty", path);
     uint64_t most = bench->memory_bytes / (2 + CODERS);
-    struct bench_codec c = {.bench = bench, .shape.element = element};
-    c.source = slash != NULL ? slash + 1 : path;
+    struct bench_codec c = {
+        .bench = bench, .shape.element = element, .source = tierce__bench_values_source(bench)};
     c.bytes = (uint64_t)bytes < most ? (uint64_t)bytes : most / BLOCK_BYTES * BLOCK_BYTES;
-    return run_case(&c, path);
+    return run_case(&c);
 }
 
 int tierce__bench_codec(const struct tierce__bench *bench)
@@ -451,9 +592,10 @@ int tierce__bench_codec(const struct tierce__bench *bench)
         return run_file(bench);
     int rc = 0;
     for (unsigned i = 0; rc == 0 && i < sizeof(elements) / sizeof(elements[0]); i++) {
-        struct bench_codec c = {
-            .bench = bench, .shape.element = elements[i], .source = "made-up KV"};
-        rc = run_case(&c, NULL);
+        struct bench_codec c = {.bench = bench,
+                                .shape.element = elements[i],
+                                .source = tierce__bench_values_source(bench)};
+        rc = run_case(&c);
     }
     return rc;
 }

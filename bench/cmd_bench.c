@@ -35,9 +35,12 @@ const char *const tierce__cli_bench_help[] = {
     "                 TIERCE_TEST_DATA, or a generated one)\n"
     "  --kv FILE      KV that codec measures, of tools/kv_samples.py: a name that ends with "
     ".bf16,\n"
-    "                 .fp16, .e4m3 or .e5m2 (default: made-up values)\n"
-    "  --python FILE  Python with the packages libcachesim (measured beside optimize) and\n"
-    "                 mooncake (default: python3)\n",
+    "                 .fp16, .e4m3 or .e5m2 (default: made-up values); peers uses one of\n"
+    "                 .bf16\n"
+    "  --python FILE  Python with the packages of peers: libcachesim (for optimize), lmcache "
+    "(codec),\n"
+    "                 mooncake and nixl-cu12; rows without their package are left out (default:\n"
+    "                 python3)\n",
     NULL};
 
 static const struct bench_entry {

@@ -48,8 +48,17 @@ foreach(page IN LISTS pages)
         COMMAND $<TARGET_FILE:tierce_executable> help --man ${command} > ${file})
     list(APPEND TIERCE_MAN ${file})
 endforeach()
-add_custom_target(tierce_man ALL DEPENDS ${TIERCE_MAN})
+# Nobody installs a build with a sanitizer, in which each page takes three times as long.
+if(TIERCE_SANITIZE)
+    add_custom_target(tierce_man DEPENDS ${TIERCE_MAN})
+else()
+    add_custom_target(tierce_man ALL DEPENDS ${TIERCE_MAN})
+endif()
 install(FILES ${TIERCE_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+# Completion of bash for the command.
+install(FILES ${CMAKE_SOURCE_DIR}/packaging/completion/tierce
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 
 # Grafana dashboards, Prometheus' alert rules, and systemd units for the installed executable.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/web/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/tierce

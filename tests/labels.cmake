@@ -17,14 +17,14 @@ list(APPEND TIERCE_TESTS_PLAIN test_cachegen_arm test_codec_arm test_copy_sum_ar
 # (test_storing_native, test_replicas_native, test_engine_native).
 set(TIERCE_TESTS_SINGLE
     prop_paged test_arena test_asks test_autopilot test_base test_beneath test_block_answers test_chain
-    test_check_main test_chunk_header test_cli_basics test_controller test_cli_doctor test_cli_optimize test_cli_optimize_money
-    test_cli_optimize_sim test_cli_report test_cli_trace test_config test_copy_sum test_copy_sum_kernel
+    test_check_main test_chunk_header test_cli_basics test_controller test_cli_doctor test_cli_migrate test_cli_optimize test_cli_optimize_money
+    test_cli_optimize_sim test_cli_report test_cli_size test_cli_trace test_config test_copy_sum test_copy_sum_kernel test_decode_kernel
     test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_direct
     test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_device_kv_direct
     test_directory test_directory_limits
     test_engine_config test_engine_uses_native test_families test_fleet_register test_fleet_register_times test_follower test_forget test_frozen_abi
-    test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holdings_fleet test_holes test_hybrid
-    test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kv_event test_kvcm
+    test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_hazard test_hazard_index test_holdings_fleet test_holes test_hybrid
+    test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kv_event test_kv_shape test_kvcm
     test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
     test_namespace test_native test_node_users test_numa test_open test_option_table test_paged test_pilot
     test_policy_conformance test_policy_lru test_profiles test_prometheus test_prop_curve test_prop_directory
@@ -35,6 +35,19 @@ set(TIERCE_TESTS_SINGLE
     test_storage_redis test_tls test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
     test_trial test_tuner test_url test_utf8 test_why_prompt test_worker_commands)
 
+# These start no threads, or those of the library only, which other tests use from several at once: the command line (those of
+# its servers and engines), files and RocksDB (test_disk_conformance, test_disk_files, test_meta_store), policies of an engine
+# (test_engine, test_prop_objects), objects of an engine (test_objects, test_tombstones), a node (test_node_native,
+# test_node_uploads), its client (test_client_cuts), stores (the test of each connector, test_fleet), devices (test_device,
+# test_device_order, test_device_several, test_device_kv_copiers, test_device_kv_native), codecs (test_coded_tier).
+list(APPEND TIERCE_TESTS_SINGLE test_cli_ctl test_cli_inspect test_cli_top test_cli_why test_killed
+    test_disk_full test_disk_journal test_meta_rocksdb
+    test_engine_uses test_prop_orphans test_prop_sibling
+    test_object_replace
+    test_node_damage test_client_lies
+    test_fleet_stores test_s3_login
+    test_device_cuda test_device_faults_copiers test_device_kernel test_device_kv_staged
+    test_coded_encryption)
 list(APPEND TIERCE_TESTS_SINGLE test_rope test_rotate test_blend_select test_segments)
 list(APPEND TIERCE_TESTS_SINGLE test_coded test_coded_range test_coded_speed test_nixl_ranges test_object_form test_seal test_codec test_frozen_codec test_lossy test_cachegen
      test_handover_filling test_handover_parts test_heads)

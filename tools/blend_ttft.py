@@ -17,55 +17,18 @@ orders for each text. The documents were stored after the lead before. Columns, 
 """
 
 import argparse
-import os
 import sys
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "python")]
+from vllm_asker import BLOCK_TOKENS, ROOT, Asker
 
-from kv_blend import DOCUMENTS, LEAD, QUESTION, SEPARATOR  # noqa: E402
-
-BLOCK_TOKENS = 32
+from kv_blend import DOCUMENTS, LEAD, QUESTION, SEPARATOR
 
 
 def start(arguments):
-    """A vLLM with Tierce in this process."""
-    os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "2", "OMP_NUM_THREADS": "1",
-                       "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                       "TORCH_COMPILE_DISABLE": "1"})
-    from vllm import LLM
-    from vllm.config import KVTransferConfig
-
     store = {"memory.size": "2GiB", "disk.path": "", "cost.check": "false", "blend.enabled": "true",
-             "blend.quality": str(arguments.quality), "blend.share": f"{arguments.share:g}%"}
-    length = 4 * (arguments.tokens + 64) + 512
-    return LLM(model=str(arguments.model), dtype="float32", enforce_eager=True, block_size=BLOCK_TOKENS, max_model_len=length,
-               max_num_batched_tokens=length, max_num_seqs=1, kv_transfer_config=KVTransferConfig(
-                   kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm", kv_role="kv_both",
-                   kv_load_failure_policy="recompute", kv_connector_extra_config=store))
-
-
-class Asker:
-    def __init__(self, llm):
-        self.llm, self.engine, self.asked = llm, llm.llm_engine, 0
-
-    def ask(self, tokens, count, **wishes):
-        """The answer, seconds and processor seconds to its first token, and the report of the load."""
-        from vllm import SamplingParams
-
-        self.engine.reset_prefix_cache()
-        self.asked += 1
-        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False, extra_args={
-            "kv_transfer_params": {"tierce.report": True, **{f"tierce.{name}": value for name, value in wishes.items()}}})
-        began, cpu_began, took = time.monotonic(), time.process_time(), None
-        self.engine.add_request(f"{self.asked}", {"prompt_token_ids": tokens}, params)
-        while self.engine.has_unfinished_requests():
-            for out in self.engine.step():
-                if took is None and out.outputs[0].token_ids:
-                    took = time.monotonic() - began, time.process_time() - cpu_began
-        return list(out.outputs[0].token_ids), *took, out.kv_transfer_params
+             "blend.quality": str(arguments.quality), "blend.share": f"{arguments.share:g}%", "blend.agreement": "0%"}
+    return Asker(arguments.model, "float32", 4 * (arguments.tokens + 64) + 512, store)
 
 
 def prompts_of(tokenizer, paths, tokens):
@@ -119,7 +82,7 @@ def main():
         parser.error(f"--tokens is {arguments.tokens}; it must be at least {2 * BLOCK_TOKENS}")
     from transformers import AutoTokenizer
 
-    asker, tokenizer = Asker(start(arguments)), AutoTokenizer.from_pretrained(arguments.model)
+    asker, tokenizer = start(arguments), AutoTokenizer.from_pretrained(arguments.model)
     asker.ask(list(range(1000, 1064)), 2)  # what the first request prepares is not measured
     print("| text | recomputed | prompt | blended | TTFT full, prefix, blended | CPU full, prefix, blended | ratio | same first | "
           "same beginning |")

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
 
+from float32_products import multiply_in_float32  # noqa: E402
 from trained_model import Unavailable, is_made_here, make_trained_model  # noqa: E402
 
 BLOCK_TOKENS = 16
@@ -33,7 +34,18 @@ DIALOGUE = [("What does this program do?", "README.md"),
             ("Which stores can it use?", "docs/using/remote.md"),
             ("Something fails. What now?", "docs/using/troubleshooting.md"),
             ("Can several engines share it?", "docs/using/fleet.md"),
-            ("How is it configured?", "docs/using/configuration.md")]
+            ("How is it configured?", "docs/using/configuration.md"),
+            ("How do I run the manager?", "docs/using/manager.md"),
+            ("And a node?", "docs/using/node.md"),
+            ("What must vLLM be told?", "docs/using/vllm.md"),
+            ("How do I watch it in production?", "docs/using/operation.md"),
+            ("Which cache size do I need?", "docs/using/optimizer.md"),
+            ("Can documents be reused anywhere in a prompt?", "docs/using/blending.md"),
+            ("Can one engine compute prompts for another?", "docs/using/prefill-decode.md"),
+            ("How do engines read from each other?", "docs/using/peers.md"),
+            ("Who learns what an engine holds?", "docs/using/kv-events.md"),
+            ("Which requests go to which engine?", "docs/using/proxy.md"),
+            ("Does it work with NIXL?", "docs/using/nixl.md")]
 ANSWER_CHARACTERS = 1200
 
 
@@ -97,6 +109,7 @@ def write_samples(folder, model_folder, tokens):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    multiply_in_float32()
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn,

@@ -6,13 +6,22 @@
 
 The rotation of keys by their positions is undone. Keys and values of each head are turned to the
 axes of a principal component analysis, which was computed from the two other texts, and divided by
-a step: STEP times the standard deviation of the layer's keys or values. An axis gets as many bits
-as the whole numbers that remain have information, which is how the size is computed (order 0, a
-table for each axis; no bytes are written, and tables and axes are not counted). The first four
-tokens stay as they are. Columns: as of kv_quality.py.
+a step: STEP times the standard deviation of the layer's keys or values. The first four tokens stay
+as they are. No bytes are written: the size is the information of the whole numbers that remain
+(order 0, a table for each axis), plus the steps and either of these:
+
+    ratio           the tables of this text, in the coded bytes: the least number, how many there
+                    are up to the greatest, and how often each occurs
+    of the model    tables of the two other texts, made with the steps of this text, and not counted;
+                    a number that they do not have costs an escape and 16 bits: a bound for tables
+                    that would belong to a model, like the axes
+    without tables  the tables of this text, as if they needed no bytes: a bound
+
+Axes are not counted. Other columns: as of kv_quality.py.
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -25,6 +34,8 @@ from kv_samples import BLOCK_TOKENS, TEXTS, Short, Unavailable, make_trained_mod
 
 SINK_TOKENS = 4
 ELEMENT_BITS = 16  # of bf16
+NUMBER_BITS = 16  # of a number that is written as it is
+SCALE_BITS = 32  # of a step
 STEPS = [0.1, 0.2, 0.3, 0.4, 0.6]
 
 
@@ -57,28 +68,39 @@ def axes_of(torch, samples):
     return mean, torch.linalg.eigh(centred.transpose(-1, -2) @ centred / samples.shape[-2])[1]
 
 
-def information(torch, numbers):
-    """Bits of whole numbers [axis][token], each axis with a table of its own."""
-    bits = 0.0
-    for axis in numbers:
-        counts = torch.unique(axis, return_counts=True)[1].double()
-        bits += float((counts * (counts.sum() / counts).log2()).sum())
-    return bits
+def sizes(torch, numbers, known):
+    """Bits of whole numbers [axis][token]: their information with a table for each axis, these tables, and their
+    information with tables of the numbers `known` [axis][token] and an escape."""
+    information = tables = foreign = 0.0
+    for axis, others in zip(numbers.long(), known.long()):
+        least = min(int(axis.min()), int(others.min()))
+        length = max(int(axis.max()), int(others.max())) - least + 1
+        counts, seen = (torch.bincount(side - least, minlength=length).double() for side in (axis, others))
+        used = counts > 0
+        total = counts.sum()
+        information += float((counts[used] * (total / counts[used]).log2()).sum())
+        span = int(axis.max() - axis.min()) + 1
+        tables += 2 * NUMBER_BITS + span * math.ceil(math.log2(float(total) + 1))
+        foreign += float((counts[used] * ((seen.sum() + 1) / seen[used].clamp(min=1)).log2()).sum())
+        foreign += NUMBER_BITS * float(counts[seen == 0].sum())
+    return information, tables, foreign
 
 
-def transform(torch, model, kv, axes, step):
-    """The payload after quantization on these axes, and its ratio."""
+def transform(torch, model, kv, axes, others, step):
+    """The payload after quantization on these axes, and its ratios. `others`: samples of the other texts."""
     mean, basis = axes
     values = rotated(torch, model, by_token(kv.float()), -1)
     coefficients = (values - mean) @ basis
     scale = step * coefficients.std(dim=(2, 3, 4), keepdim=True)
     numbers = (coefficients / scale).round()
     coded = numbers[..., SINK_TOKENS:, :].transpose(-1, -2).flatten(0, 3)
-    bits = information(torch, coded) + ELEMENT_BITS * (kv.numel() - coded.numel())
+    known = ((others - mean) @ basis / scale).round().transpose(-1, -2).flatten(0, 3)
+    information, tables, foreign = sizes(torch, coded, known)
+    fixed = ELEMENT_BITS * (kv.numel() - coded.numel()) + SCALE_BITS * scale.numel()
     restored = rotated(torch, model, numbers * scale @ basis.transpose(-1, -2) + mean, 1)
     restored = by_block(restored).bfloat16()
     restored[:, 0, :, :SINK_TOKENS] = kv[:, 0, :, :SINK_TOKENS]
-    return restored, ELEMENT_BITS * kv.numel() / bits
+    return restored, [ELEMENT_BITS * kv.numel() / (bits + fixed) for bits in (information + tables, foreign, information)]
 
 
 def measure(arguments):
@@ -91,19 +113,21 @@ def measure(arguments):
     names = [*TEXTS, "chat"]
     ids = {name: kv_samples.prompt(tokenizer, name, arguments.tokens + arguments.next) for name in names}
     kvs = {name: kv_samples.payload(torch, model, ids[name][:arguments.tokens]).bfloat16() for name in names}
-    print("| text | step | ratio | distance | KL | agreement | perplexity | of the KV itself |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    print("| text | step | ratio | of the model | without tables | distance | KL | agreement | perplexity | of the KV itself |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name in names:
         others = [rotated(torch, model, by_token(kvs[other].float()), -1)[..., SINK_TOKENS:, :]
                   for other in names if other != name]
-        axes = axes_of(torch, torch.cat(others, dim=-2))
+        samples = torch.cat(others, dim=-2)
+        axes = axes_of(torch, samples)
         after = ids[name][arguments.tokens:]
         exact = continued(torch, model, kvs[name], after)
         for step in arguments.steps or STEPS:
-            restored, ratio = transform(torch, model, kvs[name], axes, step)
+            restored, ratios = transform(torch, model, kvs[name], axes, samples, step)
             result = compare(torch, exact, continued(torch, model, restored, after), after)
             distance, kl, agreement, loss = result
-            print(f"| {name} | {step} | {ratio:.2f} | {distance:.4f} | {kl:.4f} | {agreement:.1f} % "
+            columns = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"| {name} | {step} | {columns} | {distance:.4f} | {kl:.4f} | {agreement:.1f} % "
                   f"| {loss:.3f} | {perplexity(exact[0], after):.3f} |", flush=True)
 
 

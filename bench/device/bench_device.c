@@ -314,9 +314,10 @@ static int run_copies(struct tierce__bench_gpu *gpu)
 
 int tierce__bench_device(const struct tierce__bench *bench)
 {
-    int (*const parts[])(struct tierce__bench_gpu *) = {run_copies, tierce__bench_overlap};
+    int (*const parts[])(struct tierce__bench_gpu *) = {run_copies, tierce__bench_overlap,
+                                                        tierce__bench_decode};
     int rc = 0;
-    for (size_t i = 0; i < 2 && rc == 0; i++) {
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && rc == 0; i++) {
         struct tierce__bench_gpu gpu;
         rc = tierce__bench_gpu_start(&gpu, bench);
         if (rc == 0)

@@ -31,4 +31,7 @@ TIERCE_MUSTUSE int tierce__bench_gpu_finish(const struct tierce__bench_gpu *gpu,
 /* The part of the benchmark `device` that loads layer by layer behind work. */
 TIERCE_MUSTUSE int tierce__bench_overlap(struct tierce__bench_gpu *gpu);
 
+/* The part that decodes on the GPU. */
+TIERCE_MUSTUSE int tierce__bench_decode(struct tierce__bench_gpu *gpu);
+
 #endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/fleet/bench_manager_process.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -120,6 +123,19 @@ int tierce__bench_manager_process_start(struct tierce__bench_manager_process *ma
     if (manager->pid < 0)
         return tierce__bench_fail(bench, "the manager's process cannot be started");
     return await_manager(manager, bench);
+}
+
+int tierce__bench_manager_process_of_peers(struct tierce__bench_manager_process *manager,
+                                           const struct tierce__bench *bench,
+                                           char url[TIERCE__BENCH_PEERS_URL_BYTES])
+{
+    char folder[PATH_MAX], spec[PATH_MAX + 32];
+    if (realpath(bench->dir, folder) == NULL)
+        return -errno;
+    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/pool/\"}", folder);
+    int rc = tierce__bench_manager_process_start(manager, bench, "file", spec, NULL);
+    snprintf(url, TIERCE__BENCH_PEERS_URL_BYTES, "peers://127.0.0.1:%u", (unsigned)manager->port);
+    return rc;
 }
 
 void tierce__bench_manager_process_stop(struct tierce__bench_manager_process *manager)

@@ -24,6 +24,12 @@ TIERCE_MUSTUSE int
 tierce__bench_manager_process_start(struct tierce__bench_manager_process *manager,
                                     const struct tierce__bench *bench, const char *type,
                                     const char *spec, const char *pool);
+/* The same for engines that read from one another: url [out] is that of peers://. */
+#define TIERCE__BENCH_PEERS_URL_BYTES 96
+TIERCE_MUSTUSE int
+tierce__bench_manager_process_of_peers(struct tierce__bench_manager_process *manager,
+                                       const struct tierce__bench *bench,
+                                       char url[TIERCE__BENCH_PEERS_URL_BYTES]);
 void tierce__bench_manager_process_stop(struct tierce__bench_manager_process *manager);
 
 #endif

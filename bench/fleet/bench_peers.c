@@ -152,12 +152,10 @@ static int check(struct peers_bench *b)
 
 static int open_all(struct peers_bench *b)
 {
-    char url[96], folder[PATH_MAX], spec[PATH_MAX + 32];
+    char url[TIERCE__BENCH_PEERS_URL_BYTES], folder[PATH_MAX];
     if (realpath(b->bench->dir, folder) == NULL)
         return -errno;
-    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/pool/\"}", folder);
-    int rc = tierce__bench_manager_process_start(&b->manager, b->bench, "file", spec, NULL);
-    snprintf(url, sizeof(url), "peers://127.0.0.1:%u", (unsigned)b->manager.port);
+    int rc = tierce__bench_manager_process_of_peers(&b->manager, b->bench, url);
     if (b->variant == ONE_TLS &&
         snprintf(b->certificate, sizeof(b->certificate), "%.4000s/own.pem", folder) > 0 && rc == 0)
         rc = tierce__bench_certificate(b->bench, b->certificate);

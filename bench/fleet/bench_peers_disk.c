@@ -209,14 +209,12 @@ static int open_holder(struct disk_bench *b, const char *url, const char *rate)
 
 static int open_all(struct disk_bench *b, const char *rate)
 {
-    char url[96], folder[PATH_MAX], spec[PATH_MAX + 32];
+    char url[TIERCE__BENCH_PEERS_URL_BYTES], folder[PATH_MAX];
     if (realpath(b->bench->dir, folder) == NULL)
         return -errno;
-    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/pool/\"}", folder);
     if (snprintf(b->store, sizeof(b->store), "%.4000s/store", folder) <= 0)
         return -EINVAL;
-    int rc = tierce__bench_manager_process_start(&b->manager, b->bench, "file", spec, NULL);
-    snprintf(url, sizeof(url), "peers://127.0.0.1:%u", (unsigned)b->manager.port);
+    int rc = tierce__bench_manager_process_of_peers(&b->manager, b->bench, url);
     if (rc == 0)
         rc = open_holder(b, url, rate);
     if (rc == 0)

@@ -3,8 +3,11 @@
  * The part of the time to the first token that a hit in a remote store costs: the chunks of a
  * prompt are loaded from a node over TCP on loopback, raw and coded. The limit of both is as many
  * raw bytes through bare sockets, so that the ratio of a coded load may exceed 1. The node is in
- * this process. To measure over a slower network, run it in a network namespace whose loopback
- * device has a rate (docs/inside/benchmarks.md).
+ * this process.
+ *
+ * The same over a simulated link of 1 Gbit/s and a round trip of 0.2 ms (slow_link.h). The limit is
+ * the time that the raw bytes take at this rate. To measure over another network, run it in a
+ * network namespace whose loopback device has a rate (docs/inside/benchmarks.md).
  *
  * The same prompt is loaded from memory, from coded memory (memory.coded_size) and from a disk; the
  * limit is memcpy of its bytes.
@@ -21,6 +24,7 @@
 #include "bench/bench_kv.h"
 #include "bench/fleet/bench_sockets.h"
 #include "bench/remote/bench_local_node.h"
+#include "bench/remote/slow_link.h"
 #include "engine/engine.h"
 #include "engine/view.h"
 
@@ -30,13 +34,16 @@ enum {
     CHUNKS = 16,
     CELL_BYTES = 12288, /* keys and values of 16 tokens, as in files of tools/kv_samples.py */
     CALL_MS = 60000,
-    NODE_MIB = 96
+    NODE_MIB = 192,
+    LINK_BYTES_PER_S = 125000000,
+    LINK_ROUND_TRIP_NS = 200000
 };
 
 /* An engine, and the tier from which it loads. */
 struct coded_side {
     const char *name;  /* as in the row */
     const char *codec; /* of its remote store, the node; NULL: it has none */
+    bool is_behind_link;
     const char *coded_size;
     bool has_disk;
     bool stays; /* in memory, before each load */
@@ -45,7 +52,7 @@ struct coded_side {
     struct tierce_chain *chain;
 };
 
-enum { REMOTE_RAW, REMOTE_CODED, MEMORY, CODED_MEMORY, DISK, SIDES };
+enum { REMOTE_RAW, REMOTE_CODED, LINK_RAW, LINK_CODED, MEMORY, CODED_MEMORY, DISK, SIDES };
 
 struct coded_bench {
     const struct tierce__bench *bench;
@@ -53,6 +60,7 @@ struct coded_bench {
     uint64_t bytes;
     const char *source;
     struct tierce__bench_local_node node;
+    struct tierce__slow_link *link; /* to the node */
     struct coded_side sides[SIDES];
     struct tierce__bench_sockets sockets;
     uint8_t *copy;    /* as large as the prompt */
@@ -125,8 +133,9 @@ static int open_side(struct coded_bench *b, struct coded_side *side)
 {
     char url[96] = "";
     if (side->codec != NULL)
-        snprintf(url, sizeof(url), "tierce://127.0.0.1:%u?tls=false&prefix=%s&codec=%s",
-                 (unsigned)b->node.port, side->codec, side->codec);
+        snprintf(url, sizeof(url), "tierce://127.0.0.1:%u?tls=false&prefix=%s%d&codec=%s",
+                 (unsigned)(side->is_behind_link ? tierce__slow_link_port(b->link) : b->node.port),
+                 side->codec, side->is_behind_link, side->codec);
     if (side->has_disk)
         snprintf(b->folder, sizeof(b->folder), "%s/coded", b->bench->dir);
     const struct tierce__bench_param params[] = {{"memory.size", "64MiB"},
@@ -182,7 +191,7 @@ static void emit(const struct coded_bench *b, const struct coded_side *side,
                                                              .goal = side->goal});
 }
 
-/* Measures sides [from, to) beside their limit. */
+/* Measures sides [from, to) beside their limit; without `run`, that is as it is. */
 static int measure(struct coded_bench *b, size_t from, size_t to, struct tierce__bench_side limit)
 {
     struct tierce__bench_side measured[SIDES + 1];
@@ -190,10 +199,18 @@ static int measure(struct coded_bench *b, size_t from, size_t to, struct tierce_
     for (size_t i = 0; i < count; i++)
         measured[i] = (struct tierce__bench_side){.run = load, .arg = &b->sides[from + i]};
     measured[count] = limit;
-    int rc = tierce__bench_alternate(measured, count + 1, b->bench->seconds);
+    int rc =
+        tierce__bench_alternate(measured, limit.run != NULL ? count + 1 : count, b->bench->seconds);
     for (size_t i = 0; rc == 0 && i < count; i++)
         emit(b, &b->sides[from + i], &measured[i], &measured[count]);
     return rc;
+}
+
+/* The time that the raw bytes take at the link's rate. */
+static struct tierce__bench_side link_limit(const struct coded_bench *b)
+{
+    double ns = (double)b->sides[LINK_RAW].kv.bytes / LINK_BYTES_PER_S * 1e9;
+    return (struct tierce__bench_side){.median_ns = ns, .min_ns = ns, .max_ns = ns};
 }
 
 static int open_sockets(struct coded_bench *b)
@@ -220,6 +237,7 @@ static void close_all(struct coded_bench *b)
         tierce_chain_destroy(b->sides[i].chain);
         tierce__kv_close(&b->sides[i].kv);
     }
+    tierce__slow_link_stop(b->link);
     tierce__bench_local_node_stop(&b->node);
     if (b->folder[0] != '\0')
         tierce__bench_remove(b->folder);
@@ -242,6 +260,11 @@ int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values
                                                  .codec = "lossless",
                                                  .coded_size = "0",
                                                  .goal = 1.35};
+    b->sides[LINK_RAW] = b->sides[REMOTE_RAW];
+    b->sides[LINK_RAW].name = "from a node at 1 Gbit/s; codec=none";
+    b->sides[LINK_CODED] = b->sides[REMOTE_CODED];
+    b->sides[LINK_CODED].name = "from a node at 1 Gbit/s; codec=lossless";
+    b->sides[LINK_RAW].is_behind_link = b->sides[LINK_CODED].is_behind_link = true;
     b->sides[MEMORY] =
         (struct coded_side){.name = "from memory", .coded_size = "0", .stays = true, .goal = 0.5};
     b->sides[CODED_MEMORY] =
@@ -249,6 +272,12 @@ int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values
     b->sides[DISK] = (struct coded_side){
         .name = "from a disk", .coded_size = "0", .has_disk = true, .goal = 0.05};
     int rc = tierce__bench_local_node_start(&b->node, bench, (uint64_t)NODE_MIB << 20, NULL);
+    if (rc == 0)
+        rc = tierce__slow_link_start(&b->link, &(struct tierce__slow_link_opts){
+                                                   .size = sizeof(struct tierce__slow_link_opts),
+                                                   .port = b->node.port,
+                                                   .round_trip_ns = LINK_ROUND_TRIP_NS,
+                                                   .bytes_per_s = LINK_BYTES_PER_S});
     for (size_t i = 0; rc == 0 && i < SIDES; i++)
         rc = open_side(b, &b->sides[i]);
     if (rc == 0)
@@ -258,8 +287,10 @@ int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values
         rc = -ENOMEM;
     if (rc == 0)
         rc = measure(
-            b, REMOTE_RAW, MEMORY,
+            b, REMOTE_RAW, LINK_RAW,
             (struct tierce__bench_side){.run = tierce__bench_sockets_copy, .arg = &b->sockets});
+    if (rc == 0)
+        rc = measure(b, LINK_RAW, MEMORY, link_limit(b));
     if (rc == 0)
         rc = measure(b, MEMORY, SIDES, (struct tierce__bench_side){.run = copy_bytes, .arg = b});
     close_all(b);

@@ -176,6 +176,10 @@ static PyMethodDef core_functions[] = {
      "differing_keys(computed, reused: buffers, dtype: str, token_elements: int, share: float)"
      " -> list[int]\n\n"
      "The tokens of a share, rounded up, whose keys differ most."},
+    {"greatest_distances", tierce__core_greatest_distances, METH_VARARGS,
+     "greatest_distances(distances: buffer, share: float) -> list[int]\n\n"
+     "The places of a share, rounded up, of the greatest distances, of float32: a NaN is the "
+     "greatest, and of equal ones the first are taken."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef core_module = {.m_base = PyModuleDef_HEAD_INIT,

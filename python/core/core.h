@@ -78,6 +78,7 @@ typedef struct {
     struct tierce_prefetch *prefetch; /* NULL: over */
     unsigned polls;                   /* under way without the GIL */
     bool over;                        /* ended; the last poll lets go of it */
+    int notified;                     /* an eventfd that is written when it is final, or -1 */
 } PrefetchObject;
 
 struct tierce__block_jobs;
@@ -98,6 +99,9 @@ typedef struct {
     unsigned calls; /* under way without the GIL */
     bool over;      /* ended; the last call lets go of it */
 } EventsObject;
+
+/* The tierce_prefetch_done_fn of a PrefetchObject. */
+void tierce__core_prefetch_done(void *arg, const struct tierce_prefetch_result *result);
 
 extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type, *tierce__core_push_type,
     *tierce__core_source_type, *tierce__core_events_type;
@@ -167,6 +171,7 @@ PyObject *tierce__core_split_segments(PyObject *module, PyObject *args);
 PyObject *tierce__core_blend_plan(PyObject *module, PyObject *args);
 PyObject *tierce__core_rotate_keys(PyObject *module, PyObject *args);
 PyObject *tierce__core_differing_keys(PyObject *module, PyObject *args);
+PyObject *tierce__core_greatest_distances(PyObject *module, PyObject *args);
 
 /* The arguments of a rotation. */
 struct tierce__core_keys {

@@ -11,8 +11,7 @@
 
 #define SEGMENTS_MAX 4096 /* of a prompt */
 
-/* ---- segments ---------------------------------------------------------------------------------
- */
+/* ---- segments -------------------------------------------------------------------------------- */
 
 PyObject *tierce__core_split_segments(PyObject *module, PyObject *args)
 {
@@ -123,8 +122,7 @@ PyObject *tierce__core_blend_plan(PyObject *module, PyObject *args)
     return result;
 }
 
-/* ---- keys -------------------------------------------------------------------------------------
- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 int tierce__core_dtype(PyObject *object, void *out)
 {
@@ -200,6 +198,20 @@ static PyObject *indices_of(const uint32_t *tokens, size_t count)
     return list;
 }
 
+/* The places of a share of the greatest distances. */
+static PyObject *select_greatest(const float *distances, size_t count, double share)
+{
+    uint32_t *tokens = calloc(count + 1, sizeof(*tokens));
+    if (tokens == NULL)
+        return PyErr_NoMemory();
+    for (size_t i = 0; i < count; i++)
+        tokens[i] = (uint32_t)i;
+    PyObject *result = indices_of(
+        tokens, tierce__blend_select(tokens, distances, count, tierce__blend_keep(count, share)));
+    free(tokens);
+    return result;
+}
+
 /* The tokens of a share whose keys differ most. */
 static PyObject *select_tokens(const Py_buffer *computed, const Py_buffer *reused,
                                enum tierce__blend_dtype dtype, uint32_t elements, double share)
@@ -210,24 +222,16 @@ static PyObject *select_tokens(const Py_buffer *computed, const Py_buffer *reuse
         return tierce__core_raise(TIERCE_E_ARGUMENT,
                                   "two equal buffers of whole tokens, and a share from 0 to 1");
     size_t count = (size_t)computed->len / token_bytes;
-    uint32_t *tokens = calloc(count + 1, sizeof(*tokens));
     float *distances = calloc(count + 1, sizeof(*distances));
-    PyObject *result = NULL;
-    if (tokens == NULL || distances == NULL) {
-        PyErr_NoMemory();
-    } else {
-        struct tierce__key_rows a = {computed->buf, token_bytes, 0};
-        struct tierce__key_rows b = {reused->buf, token_bytes, 0};
-        for (size_t i = 0; i < count; i++)
-            tokens[i] = (uint32_t)i;
-        Py_BEGIN_ALLOW_THREADS
-        tierce__key_distances(distances, dtype, &a, &b, count, 1, elements);
-        Py_END_ALLOW_THREADS
-        result = indices_of(tokens, tierce__blend_select(tokens, distances, count,
-                                                         tierce__blend_keep(count, share)));
-    }
+    if (distances == NULL)
+        return PyErr_NoMemory();
+    struct tierce__key_rows a = {computed->buf, token_bytes, 0};
+    struct tierce__key_rows b = {reused->buf, token_bytes, 0};
+    Py_BEGIN_ALLOW_THREADS
+    tierce__key_distances(distances, dtype, &a, &b, count, 1, elements);
+    Py_END_ALLOW_THREADS
+    PyObject *result = select_greatest(distances, count, share);
     free(distances);
-    free(tokens);
     return result;
 }
 
@@ -250,5 +254,24 @@ PyObject *tierce__core_differing_keys(PyObject *module, PyObject *args)
     PyObject *result = select_tokens(&computed, &reused, dtype, elements, share);
     PyBuffer_Release(&reused);
     PyBuffer_Release(&computed);
+    return result;
+}
+
+PyObject *tierce__core_greatest_distances(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *distances_of, *result = NULL;
+    double share;
+    Py_buffer distances;
+    if (!PyArg_ParseTuple(args, "Od", &distances_of, &share) ||
+        PyObject_GetBuffer(distances_of, &distances, PyBUF_SIMPLE) < 0)
+        return NULL;
+    bool is_aligned = (uintptr_t)distances.buf % sizeof(float) == 0;
+    if (!is_aligned || (size_t)distances.len % sizeof(float) != 0 || !(share >= 0 && share <= 1))
+        tierce__core_raise(TIERCE_E_ARGUMENT,
+                           "aligned numbers of float32, and a share from 0 to 1");
+    else
+        result = select_greatest(distances.buf, (size_t)distances.len / sizeof(float), share);
+    PyBuffer_Release(&distances);
     return result;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "python/core/core.h"
 
-#include "engine/load/load_rotate.h"
+#include "engine/load/load_keys.h"
 #include "engine/store/store_watch.h"
 
 /* Whether this thread may use a store or a load now; false with an exception set. */
@@ -212,6 +212,37 @@ static PyObject *load_rotate_keys(PyObject *self, PyObject *args)
     return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 
+static PyObject *load_key_distances(PyObject *self, PyObject *args)
+{
+    LoadObject *l = (LoadObject *)self;
+    enum tierce__blend_dtype dtype;
+    uint32_t elements;
+    uint64_t to, a, b, count;
+    if (!PyArg_ParseTuple(args, "O&O&O&O&O&O&", tierce__core_uint64, &to, tierce__core_uint64, &a,
+                          tierce__core_uint64, &b, tierce__core_uint64, &count, tierce__core_dtype,
+                          &dtype, tierce__core_uint32, &elements) ||
+        !can_use(l->load, l->busy, "load"))
+        return NULL;
+    size_t token_bytes = elements * (size_t)tierce__blend_dtype_bytes(dtype);
+    if (token_bytes > 0 && count > SIZE_MAX / token_bytes)
+        return tierce__core_raise(TIERCE_E_ARGUMENT, "there are too many tokens");
+    struct tierce__device_distances keys = {
+        .dtype = dtype,
+        .a = {(uint8_t *)(uintptr_t)a, token_bytes, token_bytes},
+        .b = {(uint8_t *)(uintptr_t)b, token_bytes, token_bytes},
+        .to = (float *)(uintptr_t)to,
+        .tokens = (size_t)count,
+        .heads = 1,
+        .row_elements = elements};
+    int rc;
+    l->busy = true;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__load_distances(l->load, &keys);
+    Py_END_ALLOW_THREADS
+    l->busy = false;
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+}
+
 static PyMethodDef load_methods[] = {
     {"layer", load_layer, METH_O,
      "layer(index: int) -> None\n\n"
@@ -230,6 +261,11 @@ static PyMethodDef load_methods[] = {
      "host or of the load's GPU: there after the layers and the stream's work so far, and before "
      "its "
      "later work."},
+    {"key_distances", load_key_distances, METH_VARARGS,
+     "key_distances(to: int, a: int, b: int, tokens: int, dtype: str, token_elements: int) -> "
+     "None\n\n"
+     "Writes the squared L2 distance of the keys of each token to float32 numbers at `to`. All are "
+     "contiguous, in memory of the host or of the load's GPU; there it is enqueued as a rotation."},
     {"abort", load_abort, METH_NOARGS, "abort() -> None\n\nGives up."},
     {NULL, NULL, 0, NULL}};
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/store/room_wait.h"
+
 static void view_dealloc(PyObject *self)
 {
     ViewObject *v = (ViewObject *)self;
@@ -194,6 +196,22 @@ static PyObject *view_unpin(PyObject *self, PyObject *arg)
     return Py_NewRef(Py_None);
 }
 
+static PyObject *view_clear(PyObject *self, PyObject *unused)
+{
+    ViewObject *v = (ViewObject *)self;
+    EngineObject *e = (EngineObject *)v->engine;
+    (void)unused;
+    if (e->closed)
+        return tierce__core_raise_closed("engine");
+    int64_t chunks;
+    e->flushes++; /* close leaves the engine open meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    chunks = tierce_engine_clear(e->engine, 0, v->view);
+    Py_END_ALLOW_THREADS
+    tierce__core_end_use(e);
+    return chunks < 0 ? tierce__core_raise((int)chunks, NULL) : PyLong_FromLongLong(chunks);
+}
+
 /*
  * Fills the options of a transfer from Python's arguments and borrows for it the ids, the chain and
  * the view's description; false with an exception set, and nothing is borrowed.
@@ -276,6 +294,30 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
     return (PyObject *)object;
 }
 
+static PyObject *view_store(PyObject *self, PyObject *args)
+{
+    ViewObject *v = (ViewObject *)self;
+    PyObject *chain, *ids;
+    uint64_t to;
+    uint32_t wait_ms;
+    if (!PyArg_ParseTuple(args, "OO&OO&", &chain, tierce__core_uint64, &to, &ids,
+                          tierce__core_uint32, &wait_ms))
+        return NULL;
+    struct tierce_transfer_opts opts = {.to_block = to};
+    Py_buffer buffer;
+    if (!begin_transfer(v, chain, ids, &buffer, &opts))
+        return NULL;
+    int64_t blocks;
+    bool is_full;
+    Py_BEGIN_ALLOW_THREADS
+    blocks = tierce__store_within(v->view, &opts, wait_ms, &is_full);
+    Py_END_ALLOW_THREADS
+    transfer_begun(v, chain, &buffer, false);
+    if (blocks < 0)
+        return tierce__core_raise((int)blocks, NULL);
+    return Py_BuildValue("LN", (long long)blocks, PyBool_FromLong(is_full));
+}
+
 static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"chain",   "from_block", "to_block", "block_ids",
@@ -339,22 +381,25 @@ static PyObject *view_prefetch_begin(PyObject *self, PyObject *args)
     PyObject *object;
     uint64_t from, to, session;
     uint32_t timeout_ms = 0;
-    int verify = 0;
-    if (!PyArg_ParseTuple(args, "OO&O&O&|O&p", &object, tierce__core_uint64, &from,
+    int verify = 0, notified = -1;
+    if (!PyArg_ParseTuple(args, "OO&O&O&|O&pi", &object, tierce__core_uint64, &from,
                           tierce__core_uint64, &to, tierce__core_uint64, &session,
-                          tierce__core_uint32, &timeout_ms, &verify))
+                          tierce__core_uint32, &timeout_ms, &verify, &notified))
         return NULL;
     ChainObject *chain = chain_of(object);
     PrefetchObject *p = chain != NULL ? tierce__core_new(tierce__core_prefetch_type) : NULL;
     if (p == NULL)
         return NULL;
-    struct tierce_prefetch_opts opts = {.size = sizeof(opts),
-                                        .flags = TIERCE_PREFETCH_PIN |
-                                                 (verify ? TIERCE_PREFETCH_VERIFY : 0),
-                                        .session = session,
-                                        .from_block = from,
-                                        .timeout_ms = timeout_ms};
+    struct tierce_prefetch_opts opts = {
+        .size = sizeof(opts),
+        .flags = TIERCE_PREFETCH_PIN | (verify ? TIERCE_PREFETCH_VERIFY : 0),
+        .session = session,
+        .from_block = from,
+        .timeout_ms = timeout_ms,
+        .on_done = notified >= 0 ? tierce__core_prefetch_done : NULL,
+        .arg = p};
     int rc;
+    p->notified = notified;
     chain->readers++;
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_prefetch_begin(&p->prefetch, v->view, chain->chain, to, &opts);
@@ -403,7 +448,7 @@ static PyMethodDef view_methods[] = {
     {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
      "chain(lora=b'', salt=b'', other=b'') -> Chain"},
     {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,
-     "lookup(chain, from_block, to_block, flags, session[, tag]) -> (blocks, memory_blocks, "
+     "lookup(chain, from_block, to_block, flags, session, tag=...) -> (blocks, memory_blocks, "
      "pending)\n\n"
      "Leading blocks that could be loaded, and those of them in memory; whether a remote store is "
      "still being queried for more. Flags: 1 pin for the session, 2 search memory only, 4 do not "
@@ -446,12 +491,17 @@ static PyMethodDef view_methods[] = {
      "if "
      "nothing must be loaded."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
+    {"clear", view_clear, METH_NOARGS,
+     "clear() -> int\n\n"
+     "Removes the chunks of the namespace, of all shards, from memory and disk, and returns their "
+     "number. Remote stores keep theirs."},
     {"prefetch_begin", view_prefetch_begin, METH_VARARGS,
-     "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0, verify=False) -> "
-     "Prefetch\n\n"
+     "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0, verify=False, "
+     "notified=-1) -> Prefetch\n\n"
      "Begins to bring the blocks to memory, pinned for the session; waits for nothing. verify: "
      "also "
-     "verifies what it reads, for callers whose loads must not fail."},
+     "verifies what it reads, for callers whose loads must not fail. notified: an eventfd that is "
+     "written when the result is final; it must stay open until end()."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
      "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=None, write=0, "
      "from_block=0, stream=0) -> Store | None\n\n"
@@ -459,6 +509,12 @@ static PyMethodDef view_methods[] = {
      "a "
      "window, chunked or state group, the first block whose KV is still there. stream: the handle "
      "of the CUDA stream that computes the KV, if it is in the memory of a GPU."},
+    {"store", view_store, METH_VARARGS,
+     "store(chain, to_block, block_ids, wait_ms) -> tuple[int, bool]\n\n"
+     "Stores memory of the host that is complete. Waits for room in memory and in the queues of "
+     "the slower tiers; a node waits as it is configured. Returns the blocks stored, and whether "
+     "there was no room, which a node does not report. Blocks that are held, or that another "
+     "thread or process is storing, are not stored again."},
     {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
      "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0, stream=0) -> "
      "Load\n\nstream: the handle of the CUDA stream that uses the KV."},

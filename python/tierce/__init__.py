@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tierce: a tiered KV-cache store for LLM engines.
 
-``tierce.vllm.TierceConnector`` is the connector for vLLM; ``tierce._core`` is the library itself.
+``tierce.open`` opens a store for programs of your own; ``tierce.vllm.TierceConnector`` is the connector for vLLM, and
+``tierce.sglang`` the storage for SGLang. ``tierce._core`` is the library itself, for these three.
 """
 
-from tierce._core import Error, version
+from tierce._core import Error, fingerprint, version
+from tierce.prefetch import Prefetch
+from tierce.store import Cache, Found, Loaded, Store, open
 
-__all__ = ["Error", "version"]
+__all__ = ["Cache", "Error", "Found", "Loaded", "Prefetch", "Store", "fingerprint", "open", "version"]
 __version__ = version()

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
-#include "base/text/url.h"
+#include "cli/config_check.h"
 #include "cli/options.h"
-#include "store/remote/connector.h"
 #include "engine/engine_config.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,69 +147,6 @@ static int load_sources(struct tierce_config *config, const char *file)
     return TIERCE__CLI_OK;
 }
 
-static bool has_connector(const char *scheme)
-{
-    static const char *const schemes[] = {
-#define TIERCE_CONNECTOR(scheme, name) scheme,
-#include "store/remote/connectors.def"
-#undef TIERCE_CONNECTOR
-    };
-    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
-        if (strcmp(schemes[i], scheme) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Checks the form and the scheme of a URL. Its connector is not opened, because that may need
- * files, programs and credentials of the host that uses it. */
-static int check_url(const char *text, char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    const struct tierce__connector_opts opts = {.size = sizeof(opts)};
-    struct tierce__connector *connector;
-    struct tierce__url url = {0};
-    int rc = strstr(text, "://") != NULL ? tierce__url_parse(&url, text, why) : 0;
-    /* Without a known scheme nothing is opened: this names the schemes. */
-    if (rc == 0 && (url.scheme == NULL || !has_connector(url.scheme)))
-        rc = tierce__connector_open(&connector, text, &opts, why);
-    tierce__url_clear(&url);
-    return rc;
-}
-
-static int check_remotes(const struct tierce_config *config)
-{
-    char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
-    char *urls = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS));
-    if (urls == NULL)
-        return tierce__cli_fail("config", "%s", tierce_strerror(-ENOMEM));
-    char *rest = urls, *url;
-    size_t count = 0;
-    int rc = 0;
-    while (rc == 0 && (url = strtok_r(rest, " \t\r\n", &rest)) != NULL) {
-        count++;
-        rc = check_url(url, why);
-    }
-    tierce__free(urls);
-    if (rc == 0)
-        return TIERCE__CLI_OK;
-    (void)tierce__cli_fail("config", "remote.urls, number %zu: %s", count, why);
-    return rc == TIERCE_E_CONFIG ? TIERCE__CLI_USAGE : TIERCE__CLI_FAILED;
-}
-
-/* Rules over several parameters, without which no engine opens, or vLLM does not start. */
-static int check_rules(const struct tierce_config *config)
-{
-    char why[TIERCE_CONFIG_ERROR_BYTES];
-    bool is_lossy = strcmp(tierce__engine_text(config, TIERCE__ENGINE_CODEC_LOSSY), "none") != 0;
-    if (tierce__engine_config_check(config, why) < 0)
-        return tierce__cli_usage("config", "%s", why);
-    if (is_lossy && tierce__engine_text(config, TIERCE__ENGINE_CODEC_QUALITY)[0] == '\0')
-        return tierce__cli_usage("config",
-                                 "codec.lossy requires codec.quality; measure the model with "
-                                 "tools/kv_quality.py --quality FILE and name the file");
-    return TIERCE__CLI_OK;
-}
-
 int tierce__cli_config(int argc, char **argv)
 {
     struct config_request request = {0};
@@ -233,9 +167,7 @@ int tierce__cli_config(int argc, char **argv)
     if (status == TIERCE__CLI_OK)
         status = read_args(&request, config, argc, argv);
     if (status == TIERCE__CLI_OK)
-        status = check_remotes(config);
-    if (status == TIERCE__CLI_OK)
-        status = check_rules(config);
+        status = tierce__cli_check_config("config", config);
     if (status == TIERCE__CLI_OK)
         tierce_config_print(config, stdout);
     tierce_config_destroy(config);

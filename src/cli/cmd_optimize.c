@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
 #include "cli/optimize/optimize_live.h"
+#include "cli/optimize/plot_png.h"
 #include "cli/optimize/progress.h"
 #include "cli/trace/trace_commands.h"
 #include "optimizer/replay/engine_cache.h"
@@ -62,7 +63,7 @@ const char *const tierce__cli_optimize_help[] = {
     "                    folder that it names, unless TRACE and --kvcm-csv are given\n"
     "\n",
     "Policies: lru, fifo, mru, lfu, sieve, s3fifo, s3fifo-lcs, arc, leaf-lru, ttl, sampled-lru,\n"
-    "belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
+    "hazard, belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
     "belady uses knowledge of the future: no policy has more hits, except with window:N.\n"
     "infinite keeps everything.\n"
     "\n"
@@ -337,6 +338,9 @@ static int check_outputs(const struct tierce__optimize *request)
         }
         status = check_output(request, paths[i]);
     }
+    if (status == TIERCE__CLI_OK && request->png != NULL && tierce__plot_png_load() != 0)
+        status = tierce__cli_fail(COMMAND, "--png requires libcairo.so.2 and libfontconfig.so.1, "
+                                           "which cannot be loaded; --svg requires neither");
     return status;
 }
 

@@ -217,7 +217,8 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
             .alloc = alloc_coded,
             .alloc_arg = engine,
             .queue_bytes_max = opts->queue_bytes,
-            .staging_bytes_max = coded_staging(engine)});
+            .staging_bytes_max = coded_staging(engine),
+            .load_time_max = tierce__engine_share(config, TIERCE__ENGINE_CODEC_LOAD_TIME)});
     if (rc < 0)
         disk->ops->close(disk, tierce__now_ns());
     return rc;
@@ -263,6 +264,13 @@ static void log_settings_without_disk(const struct tierce_config *config)
                         "setting=%s value=%s reason=\"disk.path is empty, so there is no disk\"",
                         tierce__engine_params()[rows[i]].name, value);
     }
+    uint64_t buffer = tierce__engine_number(config, TIERCE__ENGINE_DISK_GPU_DIRECT);
+    if (buffer > 0)
+        tierce__log(
+            TIERCE_LOG_WARN, "setting_without_effect",
+            "setting=disk.gpu_direct value=%llu reason=\"disk.path is empty, so there is no "
+            "disk; the host decodes memory.coded_size\"",
+            (unsigned long long)buffer);
 }
 
 /* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
@@ -306,6 +314,8 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
             tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
         engine->levels[engine->level_count - 1].queue_bytes = opts.queue_bytes;
         engine->levels[engine->level_count - 1].coded = tier;
+        for (size_t i = 1; i < engine->level_count; i++) /* coded memory too */
+            tierce__direct_decode_from(&engine->direct, engine->levels[i].coded);
         return 0;
     }
     if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */

@@ -26,11 +26,11 @@
 #include "store/remote/remote.h"
 
 #define CLOSE_MS            1000u
-#define REMOTES_MAX         6u
 #define QUEUE_SHARE         8u          /* default for each remote store: this fraction of memory */
 #define CODED_STAGING_BYTES (64u << 20) /* upper bound in each direction, also of that fraction */
 
-_Static_assert(REMOTES_MAX + 2 <= TIERCE__TIERS_MAX, "memory, disk and all remote stores fit");
+_Static_assert(TIERCE__REMOTES_MAX + 2 <= TIERCE__TIERS_MAX,
+               "memory, disk and all remote stores fit");
 
 /* Removes the first "NAME=..." from a URL's parameters. It removes the tier's parameters; the
  * others are the connector's. */
@@ -277,7 +277,8 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
                 .alloc = alloc_coded,
                 .alloc_arg = engine,
                 .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES,
-                .no_pool = tierce__connector_needs_shared_pool(url)});
+                .no_pool = tierce__connector_needs_shared_pool(url),
+                .load_time_max = tierce__engine_share(config, TIERCE__ENGINE_CODEC_LOAD_TIME)});
     }
     if (rc < 0)
         (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
@@ -393,9 +394,9 @@ int tierce__remotes_open(struct tierce_engine *engine, const struct tierce_confi
         char *url = strtok_r(rest, " \t\r\n", &rest);
         if (url == NULL)
             break;
-        if (count == REMOTES_MAX) {
+        if (count == TIERCE__REMOTES_MAX) {
             rc = TIERCE_E_CONFIG;
-            snprintf(reason, sizeof(reason), "there are more than %u", REMOTES_MAX);
+            snprintf(reason, sizeof(reason), "there are more than %u", TIERCE__REMOTES_MAX);
         } else {
             rc = open_remote(engine, config, url, reason);
         }

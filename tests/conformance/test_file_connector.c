@@ -54,7 +54,8 @@ static const struct connector_factory factories[] = {
      .stop = remove_folder,
      .ctx = flat,
      .caps = CAPS,
-     .has_lengths = true},
+     .has_lengths = true,
+     .is_twin = true},
     {.name = "capped",
      .start = start_folder,
      .stop = remove_folder,
@@ -71,7 +72,8 @@ static const struct connector_factory factories[] = {
      .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE,
      .has_paths = true,
      .is_in_place = true,
-     .exists = 100},
+     .exists = 100,
+     .is_twin = true},
 };
 
 int main(void)

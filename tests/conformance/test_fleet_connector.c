@@ -155,7 +155,8 @@ static const struct connector_factory factories[] = {
      .stop = stop_files,
      .ctx = (char[]){"1"},
      .caps = CAPS | TIERCE__CONNECTOR_TELLS_LENGTH,
-     FACTORY()},
+     FACTORY(),
+     .is_twin = true},
     {.name = "slots",
      .start = start_files,
      .stop = stop_files,
@@ -172,7 +173,8 @@ static const struct connector_factory factories[] = {
      .start = start_s3,
      .stop = stop_s3,
      .caps = CAPS | TIERCE__CONNECTOR_TELLS_LENGTH,
-     FACTORY()},
+     FACTORY(),
+     .is_twin = true},
 };
 
 int main(void)

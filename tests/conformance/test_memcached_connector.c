@@ -55,8 +55,13 @@ static char plain[] = "", ttl[] = "?ttl=1h&prefix=kv/", years[] = "?ttl=8760h&co
 
 static const struct connector_factory factories[] = {
     {.name = "memcached", .start = start_tcp, .stop = stop, .ctx = plain, .caps = CAPS},
-    {.name = "unix", .start = start_unix, .stop = stop, .ctx = ttl, .caps = CAPS},
-    {.name = "small", .start = start_small, .stop = stop, .ctx = years, .caps = CAPS},
+    {.name = "unix", .start = start_unix, .stop = stop, .ctx = ttl, .caps = CAPS, .is_twin = true},
+    {.name = "small",
+     .start = start_small,
+     .stop = stop,
+     .ctx = years,
+     .caps = CAPS,
+     .is_twin = true},
 };
 
 int main(void)

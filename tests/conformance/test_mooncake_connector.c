@@ -35,7 +35,13 @@ static char many[] = "&connections=9&prefix=a*%3F%5B%5C&numa=0&timeout=60s&buffe
                      "&host=127.0.0.1";
 
 static const struct connector_factory factories[] = {
-    {.name = "mooncake", .start = start, .renew = renew, .stop = stop, .ctx = plain, .caps = CAPS},
+    {.name = "mooncake",
+     .start = start,
+     .renew = renew,
+     .stop = stop,
+     .ctx = plain,
+     .caps = CAPS,
+     .is_twin = true},
     {.name = "mooncake with all",
      .start = start,
      .renew = renew,

@@ -93,8 +93,18 @@ static struct opts plain = {.user = "", .host = "127.0.0.1", .params = "?timeout
 
 static const struct connector_factory factories[] = {
     {.name = "node", .start = start, .stop = stop, .ctx = &plain, .caps = CAPS},
-    {.name = "node with tokens", .start = start, .stop = stop, .ctx = &tokens, .caps = CAPS},
-    {.name = "node by TLS", .start = start, .stop = stop, .ctx = &tls, .caps = CAPS},
+    {.name = "node with tokens",
+     .start = start,
+     .stop = stop,
+     .ctx = &tokens,
+     .caps = CAPS,
+     .is_twin = true},
+    {.name = "node by TLS",
+     .start = start,
+     .stop = stop,
+     .ctx = &tls,
+     .caps = CAPS,
+     .is_twin = true},
     {.name = "node with all", .start = start, .stop = stop, .ctx = &mutual, .caps = CAPS},
 };
 

@@ -389,6 +389,69 @@ static uint32_t arc_victim(struct model *m)
     return slot != NONE ? slot : first_candidate(m, &m->lists[!list]);
 }
 
+/* ---- hazard ---------------------------------------------------------------------------------- */
+
+static void hazard_start(struct model *m, const struct tierce__policy_opts *opts)
+{
+    hazard_model_init(&m->hazard, opts->slot_count, opts->capacity);
+}
+
+static void hazard_stop(struct model *m)
+{
+    hazard_model_fini(&m->hazard);
+}
+
+/* After a change: leaves that are not pinned are listed. */
+static void hazard_list(struct model *m)
+{
+    for (uint32_t i = 0; i < m->slots; i++)
+        hazard_model_list(&m->hazard, i, has_no_child(m, i), true);
+}
+
+static void hazard_insert(struct model *m, uint32_t slot)
+{
+    hazard_model_insert(&m->hazard, slot, m->items[slot].key);
+    hazard_list(m);
+}
+
+static void hazard_touch(struct model *m, uint32_t slot)
+{
+    hazard_model_touch(&m->hazard, slot);
+}
+
+static void hazard_remove(struct model *m, uint32_t slot, bool evicted)
+{
+    hazard_model_remove(&m->hazard, slot, evicted);
+    m->items[slot].in = false;
+    hazard_list(m);
+}
+
+static void hazard_pin(struct model *m, uint32_t slot)
+{
+    (void)slot;
+    hazard_list(m);
+}
+
+static uint32_t hazard_victim(struct model *m)
+{
+    return hazard_model_victim(&m->hazard);
+}
+
+static void hazard_request(struct model *m, const struct tierce__policy_request *request)
+{
+    hazard_model_request(&m->hazard, request);
+}
+
+static bool hazard_admits(struct model *m, uint64_t key)
+{
+    return hazard_model_admits(&m->hazard, key, hazard_model_victim(&m->hazard));
+}
+
+static void hazard_skip(struct model *m, uint64_t key)
+{
+    hazard_model_skip(&m->hazard, key);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static const struct model_ops models[] = {
@@ -422,6 +485,17 @@ static const struct model_ops models[] = {
      .touch = arc_touch,
      .remove = arc_remove,
      .victim = arc_victim},
+    {.name = "hazard",
+     .start = hazard_start,
+     .stop = hazard_stop,
+     .insert = hazard_insert,
+     .touch = hazard_touch,
+     .remove = hazard_remove,
+     .victim = hazard_victim,
+     .pin = hazard_pin,
+     .request = hazard_request,
+     .admits = hazard_admits,
+     .skip = hazard_skip},
 };
 
 const struct model_ops *model_ops_at(size_t index)

@@ -3,6 +3,7 @@
 #define TIERCE_TESTS_POLICY_MODELS_H
 
 #include "core/policy/policy.h"
+#include "hazard_model.h"
 
 /*
  * Every policy once more, as slow and as plain as can be: arrays, searched and shifted. Pinned
@@ -50,6 +51,7 @@ struct model {
     double share;    /* arc */
     uint32_t hand;   /* sieve: slot, or NO_SLOT for the oldest */
     struct model_list aside;
+    struct hazard_model hazard;
 };
 
 struct model_ops {
@@ -59,6 +61,13 @@ struct model_ops {
     void (*touch)(struct model *m, uint32_t slot);                 /* "" */
     void (*remove)(struct model *m, uint32_t slot, bool evicted);  /* "" */
     uint32_t (*victim)(struct model *m);
+    void (*start)(struct model *m, const struct tierce__policy_opts *opts); /* NULL: nothing */
+    void (*stop)(struct model *m);                                          /* "" */
+    void (*pin)(struct model *m, uint32_t slot); /* it was pinned or unpinned; "" */
+    /* As of tierce__policy_ops; NULL: nothing, or true. */
+    void (*request)(struct model *m, const struct tierce__policy_request *request);
+    bool (*admits)(struct model *m, uint64_t key);
+    void (*skip)(struct model *m, uint64_t key);
 };
 
 /* NULL past the end. */

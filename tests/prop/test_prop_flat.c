@@ -35,6 +35,10 @@ static void plain_store(struct plain *p, uint32_t key)
         .key = key, .bytes = 1, .now = p->now, .parent = TIERCE__NO_SLOT};
     uint32_t slot;
     tierce__policy_expect(p->policy, &entry);
+    if (p->used == p->capacity && !tierce__policy_admits(p->policy, &entry)) {
+        tierce__policy_skip(p->policy, &entry);
+        return;
+    }
     if (p->used == p->capacity) {
         ck_assert(ops->victim(p->policy, p->now, &slot));
         ops->remove(p->policy, slot, true);

@@ -71,6 +71,8 @@ static void pin(struct twins *t, uint32_t slot, bool pinned)
         return;
     t->ops->set_evictable(t->policy, slot, !pinned);
     t->m.items[slot].pinned = pinned;
+    if (t->m.ops->pin != NULL)
+        t->m.ops->pin(&t->m, slot);
 }
 
 /* Pins all, lets a search pass over them, and unpins most in random order: many slots are then
@@ -132,10 +134,39 @@ static void insert(struct twins *t, uint32_t slot)
         t->m.ops->insert(&t->m, slot);
 }
 
+static void begin_request(struct twins *t)
+{
+    static const uint64_t tokens[] = {0, 1, 16, 17, 128, 129, 5000};
+    struct tierce__policy_request request = {.count = below(t, below(t, 8) == 0 ? 200 : 20),
+                                             .last_key = below(t, 3 * t->m.slots),
+                                             .output_tokens = tokens[below(t, 7)]};
+    tierce__policy_begin(t->policy, &request);
+    if (t->m.ops->request != NULL)
+        t->m.ops->request(&t->m, &request);
+}
+
+/* A key that is not stored. */
+static void skip(struct twins *t)
+{
+    struct tierce__policy_entry entry = {
+        .key = new_key(t), .bytes = 1, .now = t->m.time, .parent = TIERCE__NO_SLOT};
+    bool admits = t->m.ops->admits == NULL || t->m.ops->admits(&t->m, entry.key);
+    ck_assert(tierce__policy_admits(t->policy, &entry) == admits);
+    if (below(t, 2) == 0)
+        return;
+    tierce__policy_skip(t->policy, &entry);
+    if (t->m.ops->skip != NULL)
+        t->m.ops->skip(&t->m, entry.key);
+}
+
 static void step(struct twins *t)
 {
     uint32_t slot = below(t, t->m.slots), dice = below(t, 100);
     t->m.time += below(t, 3);
+    if (t->m.ops->request != NULL && below(t, 20) == 0)
+        begin_request(t);
+    if (t->m.ops->skip != NULL && below(t, 10) == 0)
+        skip(t);
     if (below(t, 200) == 0)
         storm(t);
     else if (dice >= 98)
@@ -171,6 +202,8 @@ static void play(struct test_random *random, const struct model_ops *model)
                                        .samples = 1024 /* of 12 slots: all, all but surely */};
     ck_assert_ptr_nonnull(t.ops);
     ck_assert_int_eq(t.ops->create(&t.policy, &opts), 0);
+    if (model->start != NULL)
+        model->start(&t.m, &opts);
     for (unsigned i = 0; i < STEPS; i++)
         step(&t);
     for (uint32_t i = 0; i < t.m.slots; i++)
@@ -179,6 +212,8 @@ static void play(struct test_random *random, const struct model_ops *model)
         continue;
     for (uint32_t i = 0; i < t.m.slots; i++)
         ck_assert(!t.m.items[i].in);
+    if (model->stop != NULL)
+        model->stop(&t.m);
     t.ops->destroy(t.policy);
 }
 

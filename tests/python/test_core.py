@@ -120,6 +120,43 @@ def test_store_and_load(engine):
         assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
 
 
+def test_a_store_at_once(engine):
+    paged = Paged(engine)
+    for memory in paged.memory:
+        memory.raw = os.urandom(len(memory))
+    chain = paged.chain()
+    assert paged.view.store(chain, 32, IDS, 0) == (32, False)
+    assert paged.view.store(chain, 32, IDS, 0) == (0, False)
+    load = paged.view.load_begin(chain, 0, 32, array("i", range(32, 64)))
+    load.layer(0)
+    load.layer(1)
+    assert load.end() == b"\1" * 32
+    assert all(memory.raw[32 * CELL:] == memory.raw[:32 * CELL] for memory in paged.memory)
+    with pytest.raises(ValueError, match="fewer block ids"):
+        paged.view.store(chain, BLOCKS + 1, IDS, 0)
+    wide = Paged(engine, 1 << 18)  # a chunk of 2 MiB
+    held = [wide.view.store_begin(wide.chain(seed), 4, IDS) for seed in range(8)]
+    assert wide.view.store(wide.chain(8), 4, IDS, 0) == (0, True)
+    del held
+    assert wide.view.store(wide.chain(8), 4, IDS, 0) == (4, False)
+
+
+def test_a_namespace_is_cleared(engine):
+    paged, other = Paged(engine), Paged(engine, CELL // 2)
+    for each in (paged, other):
+        store = each.view.store_begin(each.chain(), 32, IDS)
+        store.layer(0)
+        store.layer(1)
+        assert store.end() == 32
+    assert paged.view.clear() == 8
+    assert paged.view.lookup(paged.chain(), 0, 32, 0, 0)[0] == 0
+    assert other.view.lookup(other.chain(), 0, 32, 0, 0)[0] == 32
+    assert paged.view.clear() == 0
+    engine.close()
+    with pytest.raises(ValueError, match="closed"):
+        paged.view.clear()
+
+
 def store_on_disk(cell, disk):
     """32 blocks. The engine ends with the last object that refers to it."""
     engine = open_engine(**disk)
@@ -171,6 +208,29 @@ def test_keys_of_a_load_are_rotated(engine):
     load.abort()
     with pytest.raises(ValueError, match="closed"):
         load.rotate_keys(paged.where[0][0], 1, *ROTATION)
+
+
+def test_keys_of_a_load_are_compared(engine):
+    paged = Paged(engine)
+    load = paged.view.load_begin(paged.chain(), 0, 4, IDS)
+    keys = array("f", [0, 0, 5, 5, 1, 1, 9, 9]), array("f", [0, 0, 0, 5, 1, 3, 0, 0])
+    distances = array("f", [7] * 5)
+    places = distances.buffer_info()[0], *(each.buffer_info()[0] for each in keys)
+    load.key_distances(*places, 4, "float32", 2)
+    assert distances.tolist() == [0, 25, 4, 162, 7]
+    load.key_distances(*places, 1, "float32", 8)
+    assert distances[:2].tolist() == [191, 25]
+    load.key_distances(0, 0, 0, 0, "bfloat16", 2)
+    for args in ((0, *places[1:], 1, "float32", 2), (places[0], 0, places[2], 1, "float32", 2),
+                 (*places[:2], 0, 1, "float32", 2), (places[0] + 2, *places[1:], 1, "float32", 2),
+                 (*places, 1, "float32", 0), (*places, 1, "float32", (1 << 20) + 1), (*places, 1 << 63, "float32", 2)):
+        with pytest.raises(core.Error):
+            load.key_distances(*args)
+    with pytest.raises(ValueError, match="fp8"):
+        load.key_distances(*places, 1, "fp8", 2)
+    load.abort()
+    with pytest.raises(ValueError, match="closed"):
+        load.key_distances(*places, 1, "float32", 2)
 
 
 def test_a_prompt_is_handed_over_by_tls(tmp_path):

@@ -70,6 +70,18 @@ def test_the_tokens_that_differ_most():
     assert core.differing_keys(b"", b"", "float32", 2, 1) == []
 
 
+def test_the_greatest_distances():
+    distances = floats(1, math.nan, 3, 3, 3, math.inf)
+    for share, places in ((0, []), (0.1, [1]), (0.3, [1, 5]), (0.5, [1, 2, 5]), (0.6, [1, 2, 3, 5]), (1, [*range(6)])):
+        assert core.greatest_distances(distances, share) == places
+    assert core.greatest_distances(b"", 1) == []
+    for args in ((bytes(7), 1), (bytes(8), 1.1), (bytes(8), math.nan), (memoryview(bytearray(9))[1:], 1)):
+        with pytest.raises(core.Error):
+            core.greatest_distances(*args)
+    with pytest.raises(TypeError):
+        core.greatest_distances([1.0], 1)
+
+
 @pytest.mark.parametrize("args", [(floats(1, 1), floats(1), "float32", 2, 1), (floats(1), floats(1), "float32", 2, 1),
                                   (floats(1), floats(1), "float32", 0, 1), (floats(1), floats(1), "float32", 1, 2),
                                   (floats(1), floats(1), "float32", 1, math.nan)])

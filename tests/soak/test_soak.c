@@ -88,11 +88,11 @@ static void renew_folder(struct test_random *random)
 
 static void open_round(struct test_random *random)
 {
-    static const char *const policies[] = {"lru", "s3fifo", "arc", "leaf_lru"};
+    static const char *const policies[] = {"lru", "s3fifo", "arc", "leaf_lru", "hazard"};
     char why[TIERCE_CONFIG_ERROR_BYTES];
     MUST(tierce_config_create(&soak.config) == 0);
     set_all(soak.config, soak.folder);
-    const char *policy = policies[test_random_below(random, 4)];
+    const char *policy = policies[test_random_below(random, 5)];
     const char *draws[][2] = {
         {"memory.policy", policy},
         {"disk.policy", policy},

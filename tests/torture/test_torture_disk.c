@@ -2,6 +2,7 @@
 #include "check_main.h"
 #include "disk_harness.h"
 #include "silent_log.h"
+#include "test_random.h"
 
 /*
  * Every allocation and every operation on files fails once, one after the other, over two lives of
@@ -142,12 +143,24 @@ static struct fault_plan two_lives(int which, struct fault_plan plan)
     return plan;
 }
 
+/* A run of `make test` fails every third one, starting with a random one, and a long run all. */
+static uint64_t step(void)
+{
+    return test_scale() > 1 ? 1 : 3;
+}
+
+static uint64_t first_of(const char *name)
+{
+    struct test_random random = test_random_start(name);
+    return 1 + test_random_below(&random, (uint32_t)step());
+}
+
 START_TEST(each_allocation_fails_once)
 {
     struct fault_plan plan = two_lives(_i, (struct fault_plan){0});
     ck_assert_uint_gt(plan.allocs, 10);
     uint64_t count = plan.allocs + 5; /* the threads may allocate a little more or less */
-    for (uint64_t nth = 1; nth <= count; nth++)
+    for (uint64_t nth = first_of("allocations"); nth <= count; nth += step())
         two_lives(_i, (struct fault_plan){.alloc = nth});
 }
 END_TEST
@@ -160,7 +173,7 @@ START_TEST(each_operation_fails_once)
         struct fault_plan plan = two_lives(_i, (struct fault_plan){0});
         ck_assert_uint_gt(plan.ops, 20);
         uint64_t count = plan.ops + 5;
-        for (uint64_t nth = 1; nth <= count; nth++) {
+        for (uint64_t nth = first_of("operations"); nth <= count; nth += step()) {
             struct tierce__vfs_fault_rule rule = {.kind = TIERCE__FAULT_ANY,
                                                   .action = TIERCE__FAULT_FAIL,
                                                   .nth = nth,
@@ -175,7 +188,7 @@ START_TEST(each_operation_fails_for_ever_from_some_point)
 {
     struct fault_plan plan = two_lives(_i, (struct fault_plan){0});
     uint64_t count = plan.ops;
-    for (uint64_t nth = 1; nth <= count; nth += 3) {
+    for (uint64_t nth = first_of("for ever"); nth <= count; nth += 3 * step()) {
         struct tierce__vfs_fault_rule rule = {.kind = TIERCE__FAULT_ANY,
                                               .action = TIERCE__FAULT_FAIL,
                                               .nth = nth,
@@ -236,7 +249,7 @@ static uint64_t clear_under(const struct tierce__vfs_fault_rule *rule)
 START_TEST(each_operation_fails_once_around_a_clear)
 {
     uint64_t count = clear_under(NULL) + 5;
-    for (uint64_t nth = 1; nth <= count; nth++) {
+    for (uint64_t nth = first_of("a clear"); nth <= count; nth += step()) {
         struct tierce__vfs_fault_rule rule = {.kind = TIERCE__FAULT_ANY,
                                               .action = TIERCE__FAULT_FAIL,
                                               .nth = nth,

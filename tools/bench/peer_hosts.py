@@ -68,10 +68,16 @@ class Process:
         self.process.stdout.close()
 
 
+def enter_own_network():
+    """Begins this program again in a network namespace of its own."""
+    if os.environ.pop("TIERCE_BENCH_NAMESPACE", None) != "1":
+        os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, "TIERCE_BENCH_NAMESPACE": "1"})
+
+
 class Hosts:
     """This process is on the near one. far: what starts a command on the other one."""
 
-    def __init__(self, gbit):
+    def __init__(self, gbit=None):
         self.keeper = subprocess.Popen(["unshare", "-n", "sleep", "infinity"])
         try:
             self.connect(gbit)
@@ -84,13 +90,18 @@ class Hosts:
         while os.readlink(f"/proc/{self.keeper.pid}/ns/net") == own:
             time.sleep(0.01)
         self.far = ["nsenter", "-t", str(self.keeper.pid), "-n"]
-        rate = ["root", "tbf", "rate", f"{gbit}gbit", "burst", "2mb", "limit", "16mb"]
-        self.run("ip", "link", "set", "lo", "up")
         self.run("ip", "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", str(self.keeper.pid))
         for before, device, address in (([], "near", NEAR), (self.far, "far", FAR)):
+            self.run(*before, "ip", "link", "set", "lo", "up")
             self.run(*before, "ip", "address", "add", f"{address}/24", "dev", device)
             self.run(*before, "ip", "link", "set", device, "mtu", "9000", "up")
-            self.run(*before, "tc", "qdisc", "add", "dev", device, *rate)
+        self.limit(gbit)
+
+    def limit(self, gbit):
+        """Sets the rate of both directions. None: no limit."""
+        rate = ["pfifo"] if gbit is None else ["tbf", "rate", f"{gbit}gbit", "burst", "2mb", "limit", "16mb"]
+        for before, device in (([], "near"), (self.far, "far")):
+            self.run(*before, "tc", "qdisc", "replace", "dev", device, "root", *rate)
 
     @staticmethod
     def run(*command):
@@ -180,8 +191,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.mib <= 0 or arguments.mib % (LAYERS * CHUNK_BLOCKS) != 0:
         parser.error("--mib must be a multiple of 16")
-    if os.environ.get("TIERCE_BENCH_NAMESPACE") != "1":
-        os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, "TIERCE_BENCH_NAMESPACE": "1"})
+    enter_own_network()
     hosts = Hosts(arguments.gbit)
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -21,10 +21,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from daemon import Service  # noqa: E402
 from make_model import make_model  # noqa: E402
 from run import (ANSWER_TOKENS, BLOCK_TOKENS, CHUNK_TOKENS, KV_BLOCKS, PROMPT_MAX, Failed, Screen,  # noqa: E402
                  hold_folder, percentile, play, print_lines)
-from service import Service, VllmServer, ask, metric, stream  # noqa: E402
+from service import VllmServer, ask, metric, stream  # noqa: E402
 from workload import ByteSpeech, question_sessions, round_robin  # noqa: E402
 
 MODEL = "model"
@@ -71,7 +72,7 @@ def completion(prompt, tokens):
 
 
 def counters(proxy, prefiller, decoder):
-    own = metric(proxy.port, "tierce_proxy_inbox_queries")  # the proxy's requests of one token, for pushes
+    own = metric(proxy.ports["HTTP"], "tierce_proxy_inbox_queries")  # the proxy's requests of one token, for pushes
     return {"prefilled": metric(prefiller.port, "vllm:prompt_tokens_by_source", **COMPUTED),
             "computed": metric(decoder.port, "vllm:prompt_tokens_by_source", **COMPUTED) - own,
             "read": metric(decoder.port, "vllm:tierce_handover_bytes"),
@@ -85,7 +86,7 @@ def play_pair(screen, name, proxy, prefiller, decoder, asked):
     """Sends these requests of (a) through the proxy. Returns the row of this pass."""
     before, times, equal = counters(proxy, prefiller, decoder), [], 0
     for number, request in enumerate(asked):
-        first, answer = stream(proxy.port, completion(request["prompt"], len(request["answer"])))
+        first, answer = stream(proxy.ports["HTTP"], completion(request["prompt"], len(request["answer"])))
         times.append(first)
         equal += answer == request["answer"]
         screen.progress(name, number + 1, len(asked), first)

@@ -9,52 +9,19 @@ code is 0 only if the conditions at the end of this file hold.
 """
 
 import argparse
-import re
 import signal
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from daemon import Failed, Service  # noqa: E402
 from make_model import make_model  # noqa: E402
 from run import (ANSWER_TOKENS, BLOCK_TOKENS, CHUNK_TOKENS, KV_BLOCKS, PROMPT_MAX, EngineProcess,  # noqa: E402
-                 Failed, Screen, StoredBlocks, hold_folder, percentile, print_lines)
+                 Screen, StoredBlocks, hold_folder, percentile, print_lines)
 from workload import ByteSpeech, question_sessions, round_robin  # noqa: E402
 
 PASSES = {"a": "vLLM alone", "b": "engine 1, empty store", "c": "engine 2, beside engine 1"}
 FROM_PEER_MIN = 0.90
-
-
-class Manager:
-    """`tierce manager` on free ports of loopback; it ends with this process."""
-
-    def __init__(self, root, log):
-        self.folder = tempfile.TemporaryDirectory(prefix="tierce-run-", ignore_cleanup_errors=True)
-        self.log = open(log, "w")
-        arguments = [f"--listen.{kind}_port=0" for kind in ("grpc", "http", "admin_grpc", "admin_http")]
-        self.process = subprocess.Popen(
-            [str(root / "build/bin/tierce"), "manager", *arguments, "--log.folder="],
-            env={"STATE_DIRECTORY": self.folder.name, "PATH": "/usr/bin:/bin"},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.port = self.find_port()
-
-    def find_port(self):
-        for line in self.process.stdout:
-            self.log.write(line)
-            found = re.search(r"listening on \S+ gRPC (\d+)", line)
-            if found:
-                return int(found.group(1))
-        raise Failed(f"the manager died (log: {self.log.name})")
-
-    def end(self):
-        self.process.terminate()
-        for line in self.process.stdout:
-            self.log.write(line)
-        self.process.wait()
-        self.process.stdout.close()
-        self.log.close()
-        self.folder.cleanup()
 
 
 def play(screen, engine, name, total):
@@ -120,8 +87,9 @@ def run(root, work, sessions_count):
     order = list(round_robin(sessions))
     job = dict(model=model, sessions=sessions, order=order, block_tokens=BLOCK_TOKENS, prompt_max=PROMPT_MAX,
                kv_blocks=KV_BLOCKS["random"], answer_tokens=ANSWER_TOKENS["random"])
-    manager = Manager(root, work / "manager.log")
-    store = {"memory.size": "1GiB", "chunk.tokens": CHUNK_TOKENS, "remote.urls": f"peers://127.0.0.1:{manager.port}"}
+    manager = Service(root, "manager", work / "manager.log",
+                      [*(f"--listen.{kind}_port=0" for kind in ("grpc", "http", "admin_grpc", "admin_http")), "--log.folder="])
+    store = {"memory.size": "1GiB", "chunk.tokens": CHUNK_TOKENS, "remote.urls": f"peers://127.0.0.1:{manager.ports['gRPC']}"}
     engines, results, stored = [], {}, StoredBlocks()
     try:
         for name in PASSES:

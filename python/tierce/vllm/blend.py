@@ -13,9 +13,10 @@ import secrets
 from array import array
 from dataclasses import dataclass, field
 
+from ..lookup_flags import LOOKUP_PIN
 from .identity import Unsupported
-from .link import LOOKUP_PIN, FromStart, Later, LinkError, NotReady
-from .quality import nats, percent, read_measured
+from .link import FromStart, Later, LinkError, NotReady
+from .quality import figure, nats, percent, read_measured, require_agreement
 from .tracker import BlendSpec, ChainPart, LoadSpec
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,12 @@ class Gate:
                 f"computation at least {percent(self.agreement)}, divergence at most {nats(self.kl)}")
 
 
-def read_gate(path: str, weights: str, share: float) -> Gate:
-    """The measurement of these weights at this share. Raises ConfigError if the file is no such file, and Unsupported if
-    it has no such measurement."""
+def read_gate(path: str, weights: str, share: float, bound: float) -> Gate:
+    """The measurement of these weights at this share. bound: the least agreement in percent, of each text. Raises
+    ConfigError if the file is no such file, and Unsupported if it has no such measurement within the bound."""
     def parse(measured):
-        rows = [(float(row["share"]), float(row["agreement"]), float(row["kl"])) for row in measured["rows"]]
+        rows = [(figure(row["share"]), figure(row["agreement"]), figure(row["kl"]), str(row.get("text", "")))
+                for row in measured["rows"]]
         return rows, int(measured["check_layer"]), str(measured["date"])
 
     rows, check_layer, date = read_measured(path, "blend.quality", "kv_blend.py", weights, parse)
@@ -56,7 +58,9 @@ def read_gate(path: str, weights: str, share: float) -> Gate:
     if not same:
         shares = ", ".join(f"{each:g}%" for each in sorted({row[0] for row in rows}))
         raise Unsupported(f"blend.quality {path!r} has no measurement of blend.share {100 * share:.4g}%; it has {shares or 'none'}")
-    return Gate(share, check_layer, min(row[1] for row in same), max(row[2] for row in same), date)
+    worst = min(same, key=lambda row: row[1])
+    require_agreement(worst[1], worst[3], "blend", path, bound, "measure a greater blend.share")
+    return Gate(share, check_layer, worst[1], max(row[2] for row in same), date)
 
 
 # ---- the scheduler half

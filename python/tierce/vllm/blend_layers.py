@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 from dataclasses import dataclass
 
 import torch
@@ -53,14 +52,6 @@ def bytes_of(tensor):
     return tensor.view(torch.uint8).numpy()
 
 
-def differing_tokens(computed, reused, share: float):
-    """The share of the tokens whose keys [token][...] differ most, as _core.differing_keys: of equal distances the first
-    ones, and a NaN is the greatest. By operations of the keys' device, whose sums may be rounded in another order."""
-    distances = (computed.float() - reused.float()).square().flatten(1).sum(1)
-    order = distances.sort(descending=True, stable=True)[1]
-    return order[:min(math.ceil(len(distances) * share), len(distances))]
-
-
 @dataclass
 class Reused:
     """Tokens [start, end) of a prompt have the KV that a load brings, computed at position `at`."""
@@ -68,7 +59,7 @@ class Reused:
     start: int
     end: int
     at: int
-    load: object  # .layer(number) moves a layer to `blocks`, and .rotate_keys rotates keys of it
+    load: object  # .layer(number) moves a layer to `blocks`; .rotate_keys and .key_distances work in the same memory
     blocks: object  # [block][...] of one layer; the first one begins at the position `first`
     first: int
 
@@ -177,7 +168,7 @@ class Layers:
                 hidden, residual = self.normed(layer, hidden, residual)
                 q, k, v = self.project(layer, hidden, active)
                 if number == check_layer:
-                    rows = self.chosen(active, k, keys, is_reused, share)
+                    rows = self.chosen(reused[0].load, active, k, keys, is_reused, share)
                     kept = int(is_reused[rows].sum())
                     residual, q, k, v, active = (x[rows] for x in (residual, q, k, v, active))
                 keys[active], values[active] = k, v
@@ -210,18 +201,17 @@ class Layers:
             keys[part.start:part.end], values[part.start:part.end] = moved, self.cells.read(part.blocks, 1)[at:end]
         return keys, values
 
-    def chosen(self, active, computed, keys, is_reused, share: float):
+    def chosen(self, load, active, computed, keys, is_reused, share: float):
         """The rows of the tokens that are computed from the check layer on: all that are not reused, and those of the
         share whose keys differ most."""
         from tierce import _core
 
         rows = is_reused.nonzero()[:, 0]
         pair = computed[rows].contiguous(), keys[active[rows]].contiguous()
-        if self.device.type == "cpu":
-            most = torch.tensor(_core.differing_keys(*map(bytes_of, pair), self.type_name, computed[0].numel(), share),
-                                dtype=torch.long)
-        else:
-            most = differing_tokens(*pair, share)
+        distances = torch.empty(len(rows), dtype=torch.float32, device=self.device)
+        load.key_distances(distances.data_ptr(), *(each.data_ptr() for each in pair), len(rows), self.type_name,
+                           computed[0].numel())
+        most = _core.greatest_distances(bytes_of(distances.cpu()), share)
         is_kept = ~is_reused
-        is_kept[rows[most]] = True
+        is_kept[rows[torch.tensor(most, dtype=torch.long, device=self.device)]] = True
         return is_kept.nonzero()[:, 0]

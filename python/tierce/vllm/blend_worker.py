@@ -11,6 +11,7 @@ from dataclasses import replace
 from .blend import Gate, read_gate
 from .device import HOST
 from .identity import ConfigError, Unsupported, has_drafter
+from .quality import percent_of
 from .tracker import ReqMeta, int32
 from .transfer import ORIGIN_FAILED
 
@@ -37,7 +38,9 @@ class BlendsPrompts:
             return
         try:
             self.require_blendable()
-            self.gate = read_gate(self.engine.param("blend.quality"), self.weights, self.blend_share())
+            param = self.engine.param
+            self.gate = read_gate(param("blend.quality"), self.weights, percent_of(param("blend.share")) / 100,
+                                  percent_of(param("blend.agreement")))
             self.separator = self.separator_tokens(self.engine.param("blend.separator"))
             self.blend_layers = self.open_layers()
             self.blend_view = self.view_of(range(self.part.layer_count))
@@ -53,10 +56,6 @@ class BlendsPrompts:
     def refuse_blends(self, reason: str) -> None:
         self.blend_layers, self.unblended = None, True
         log.warning("Tierce does not blend prompts: %s", reason)
-
-    def blend_share(self) -> float:
-        text = self.engine.param("blend.share")
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
 
     def require_blendable(self) -> None:
         """Raises Unsupported."""

@@ -17,6 +17,7 @@ import torch
 import vllm
 from vllm.platforms import current_platform
 
+from ..lookup_flags import LOOKUP_NO_WAIT
 from . import identity, processors
 from .settings import open_view
 
@@ -24,7 +25,6 @@ log = logging.getLogger("tierce")
 
 ROWS = 64  # of a chunk. The last one of an output is filled up with zeros, so that all chunks have one size
 LOAD_THREADS = 4
-DO_NOT_WAIT = 4  # a flag of View.lookup: for remote stores
 SAVING_BYTES = 256 << 20  # limit of the outputs that wait to be stored
 
 
@@ -188,7 +188,7 @@ class EncoderStore:
             return "stored before"
         store.layer(0)
         # A store may have room for the first chunks only, or may have had some of them.
-        if store.end() < shape.chunks and view.lookup(chain, 0, shape.chunks, DO_NOT_WAIT, 0)[0] < shape.chunks:
+        if store.end() < shape.chunks and view.lookup(chain, 0, shape.chunks, LOOKUP_NO_WAIT, 0)[0] < shape.chunks:
             self.tell_once("the store has no room for an encoder's output of %d bytes", shape.bytes)
             return "not stored: store full"
         self.count("stored bytes", shape.bytes)

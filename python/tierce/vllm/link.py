@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE, OP_OFFER, OP_PULL, OP_TICKETS = range(1, 9)
 RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, and random bytes
-# The flags of the store's lookups, and flags of the link: read the found blocks into memory, and verify them there.
-LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
+# Flags of the link beside those of lookups: read the found blocks into memory, and verify them there.
 PREFETCH, VERIFY = 1 << 16, 1 << 17
 IDLE = 1 << 18  # vLLM has nothing to do but to repeat the lookup, so a moment may be spent waiting
 (STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .identity import ConfigError, Unsupported, has_drafter
-from .quality import nats, percent, read_measured
+from .quality import figure, nats, percent, percent_of, read_measured, require_agreement
 
 NONE = "none"
 DTYPES = ("bfloat16", "float16")
@@ -34,15 +34,11 @@ class LossyGate:
                 f"at least {percent(self.agreement)}, divergence at most {nats(self.kl)}")
 
 
-def percent_of(share: str) -> float:
-    return float(share.removesuffix("%")) if share.endswith("%") else 100 * float(share)
-
-
 def read_lossy_gate(path: str, weights: str, kv_dtype: str, codec: str, bound: float) -> LossyGate:
     """`bound`: the least agreement in percent. Raises ConfigError if the file is no such file, and Unsupported if it has no
     measurement within the bound."""
     def parse(measured):
-        rows = [(str(row["codec"]), float(row["agreement"]), float(row["kl"]), str(row.get("text", "")))
+        rows = [(str(row["codec"]), figure(row["agreement"]), figure(row["kl"]), str(row.get("text", "")))
                 for row in measured["rows"]]
         return rows, str(measured["kv_dtype"]), str(measured["date"])
 
@@ -54,12 +50,8 @@ def read_lossy_gate(path: str, weights: str, kv_dtype: str, codec: str, bound: f
         codecs = ", ".join(sorted({row[0] for row in rows}))
         raise Unsupported(f"codec.quality {path!r} has no measurement of {codec}; it has {codecs or 'none'}")
     worst = min(same, key=lambda row: row[1])
-    gate = LossyGate(codec, worst[1], max(row[2] for row in same), date)
-    if gate.agreement < bound:
-        text = f" with {worst[3]}" if worst[3] else ""
-        raise Unsupported(f"the agreement{text} is {percent(gate.agreement)} (codec.quality {path!r}), below "
-                          f"codec.agreement, {bound:g} %; choose another codec, or lower the bound")
-    return gate
+    require_agreement(worst[1], worst[3], "codec", path, bound, "choose another codec")
+    return LossyGate(codec, worst[1], max(row[2] for row in same), date)
 
 
 def choose(param, vllm_config, namespace: dict, has_states: bool, cells) -> LossyGate | None:

@@ -48,7 +48,7 @@ RECORD = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct f
 SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 OTHER_VARIABLES = ("CONFIG", "PYTHON", "VENV", "STRICT")
 OTHER_PREFIXES = ("MANAGER_", "NODE_", "TEST_")
-REMEDY = "install the executable of this version (make install), name it in node.executable, or start a node and set node.socket"
+REMEDY = "install the executable of this version (pip install or make install), name it in node.executable, or start a node and set node.socket"
 
 # ---- settings -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from math import ceil, floor
+from math import ceil, floor, isfinite
 
 from .identity import ConfigError, Unsupported
 
@@ -19,6 +19,28 @@ def percent(measured: float) -> str:
 def nats(measured: float) -> str:
     """Never less than was measured."""
     return f"{ceil(10000 * measured - 1e-6) / 10000:.4f}"
+
+
+def percent_of(share: str) -> float:
+    """Of the value of a parameter that is a share: 0.5 or 50%."""
+    return float(share.removesuffix("%")) if share.endswith("%") else round(100 * float(share), 9)
+
+
+def figure(measured) -> float:
+    """Of a file. Raises ValueError for a NaN, which would be below no bound, and TypeError."""
+    number = float(measured)
+    if not isfinite(number):
+        raise ValueError("a figure is not a number")
+    return number
+
+
+def require_agreement(agreement: float, text: str, area: str, path: str, bound: float, remedy: str) -> None:
+    """agreement: the worst one in the file at `path`, in percent, measured with `text` if it has a name. Raises Unsupported
+    if it is below `bound`, which an operator has set. area: of the parameters, blend or codec."""
+    if agreement < bound:
+        where = f" with {text}" if text else ""
+        raise Unsupported(f"the agreement{where} is {percent(agreement)} ({area}.quality {path!r}), below {area}.agreement, "
+                          f"{bound:g} %; {remedy}, or lower the bound")
 
 
 def read_measured(path: str, parameter: str, tool: str, weights: str, parse):

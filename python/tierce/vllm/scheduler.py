@@ -9,12 +9,13 @@ import secrets
 from array import array
 from dataclasses import replace
 
+from ..lookup_flags import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
 from . import handover, identity, prompt_end, push
 from .blend import BlendsRequests
 from .identity import Unsupported
 from .kv_events import blocks_of
 from .link import (
-    IDLE, LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
+    IDLE, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
     Later, LinkError, NotReady, Pending)
 from .media import Media
 from .tracker import (

@@ -17,6 +17,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from ..lookup_flags import LOOKUP_AGAIN, LOOKUP_NO_WAIT
 from . import identity, lossy, own_node
 from .async_loads import LoadsAsync
 from .behind import StoresBehind
@@ -27,7 +28,7 @@ from .groups.group_table import next_multiple
 from .handover import IDLE_WAIT_S, HandsOver
 from .identity import ConfigError, Unsupported
 from .link import (
-    IDLE, LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
+    IDLE, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
     NotReady, Pending)
 from .push import PushesChunks
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of

@@ -93,20 +93,18 @@ static bool parse_number(uint64_t *out, enum tierce__param_type type, const char
 static int check_text(const struct tierce__param *param, const char *value, const char *where,
                       struct tierce__config_error *error)
 {
-    char shown[VALUE_SHOWN];
-    tierce__text_for_message(shown, sizeof(shown), value);
+    bool is_choice_row = param->type == TIERCE__PARAM_CHOICE;
     size_t len = strlen(value);
-    if (param->type == TIERCE__PARAM_CHOICE) {
-        if (is_choice(param->choices, value))
-            return 0;
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "%s: %s cannot be \"%s\"; it is one of %s", where, param->name,
-                                   shown, param->choices);
-    }
-    if (len <= TEXT_BYTES_MAX && tierce__text_is_clean(value, len))
+    if (is_choice_row ? is_choice(param->choices, value)
+                      : len <= TEXT_BYTES_MAX && tierce__text_is_clean(value, len))
         return 0;
-    return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; accepted is %s",
-                               where, param->name, shown, type_help(param->type));
+    char shown[VALUE_SHOWN];
+    char *clean = tierce__url_show_all(value); /* it may be a URL with a password */
+    tierce__text_for_message(shown, sizeof(shown), clean != NULL ? clean : "***");
+    tierce__free(clean);
+    return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; %s %s", where,
+                               param->name, shown, is_choice_row ? "it is one of" : "accepted is",
+                               is_choice_row ? param->choices : type_help(param->type));
 }
 
 /* Reads a number row's value and compares it with its bounds. */

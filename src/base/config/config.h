@@ -112,6 +112,9 @@ const char *tierce__config_source(const struct tierce__config *config, size_t ro
  * that names its origin. Secrets in URLs are omitted. */
 void tierce__config_print(const struct tierce__config *config, FILE *out);
 
+/* Writes a value as YAML reads it back, in quotes if it needs them. Returns how many bytes. */
+int tierce__config_print_value(const char *text, FILE *out);
+
 /* Writes the reference as a Markdown table: name, type, default, bounds, text. */
 void tierce__config_print_markdown(const struct tierce__param *table, size_t count, FILE *out);
 

@@ -67,7 +67,7 @@ static bool is_plain(const char *text)
                              "_./-+%")] == '\0';
 }
 
-static int print_value(const char *text, FILE *out)
+int tierce__config_print_value(const char *text, FILE *out)
 {
     if (is_plain(text))
         return fprintf(out, "%s", text);
@@ -84,7 +84,7 @@ static void print_row(const struct tierce__config *config, size_t row, const cha
     char *shown = tierce__url_show_all(tierce__config_canonical(config, row));
     tierce__text_for_message(source, sizeof(source), tierce__config_source(config, row));
     int width = fprintf(out, "%s%s: ", indent, key);
-    width += print_value(shown != NULL ? shown : "***", out);
+    width += tierce__config_print_value(shown != NULL ? shown : "***", out);
     tierce__free(shown);
     fprintf(out, "%*s # %s\n", width < 32 ? 32 - width : 0, "", source);
 }

@@ -23,7 +23,9 @@ const char *const tierce__cli_doctor_help[] = {
     "  a description (YAML)     fields weights, model (a path, JSON text, or a mapping),\n"
     "                           kv_dtype, quantization, layout, layer_count, cell_bytes,\n"
     "                           block_tokens, chunk_tokens, hash; unknown ones may be left out\n"
-    "  a configuration (YAML)   a file for `tierce config`, optionally with `model:`\n"
+    "  a configuration (YAML)   a file for `tierce config`, optionally with `model:`; codec.lossy\n"
+    "                           is compared as part of quantization; a node's file states\n"
+    "                           none, because its clients choose\n"
     "\n"
     "A model with several groups of layers has a namespace for each. It is shared only if all of "
     "its\n"
@@ -96,6 +98,17 @@ static bool differs_in_model(const struct tierce__doctor_set *a, const struct ti
     return count > 0 || exact;
 }
 
+/* The lossy codec of a set; NULL: KV is exact. */
+static const struct tierce__codec *lossy_of(const struct tierce__doctor_set *set)
+{
+    const char *text = tierce__doctor_find(set, "quantization");
+    if (text == NULL)
+        return NULL;
+    return set->names_codec && *text != '\0'
+               ? tierce__codec_find(text + strlen(TIERCE__DOCTOR_LOSSY))
+               : tierce__codec_of_quantization(text, NULL);
+}
+
 /* One field. Unknown on a side that is not complete: no difference. */
 static int compare_field(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
                          const char *name, FILE *out)
@@ -108,6 +121,9 @@ static int compare_field(const struct tierce__doctor_set *a, const struct tierce
     if (value_a != NULL && value_b != NULL && strcmp(name, "model") == 0)
         return differs_in_model(a, b, out);
     if (value_a != NULL && value_b != NULL && strcmp(value_a, value_b) == 0)
+        return 0;
+    if (strcmp(name, "quantization") == 0 && (a->names_codec || b->names_codec) &&
+        lossy_of(a) == lossy_of(b))
         return 0;
     print_difference(&printer, name, value_a, value_b);
     return 1;
@@ -158,12 +174,10 @@ static void print_codec(const struct tierce__doctor_set *set)
             dtype);
 }
 
-/* Prints the lossy codec that a namespace has chosen. `side`: "A: ", or "" for both. */
+/* Prints the lossy codec of a namespace or a configuration. `side`: "A: ", or "" for both. */
 static void print_lossy(const char *side, const struct tierce__doctor_set *set)
 {
-    const char *quantization = tierce__doctor_find(set, "quantization");
-    const struct tierce__codec *codec =
-        quantization != NULL ? tierce__codec_of_quantization(quantization, NULL) : NULL;
+    const struct tierce__codec *codec = lossy_of(set);
     if (codec != NULL)
         printf("%sKV on disk and in remote stores is lossy: codec %s (codec.lossy).\n", side,
                codec->name);

@@ -18,6 +18,7 @@
 
 #define TIERCE__DOCTOR_FIELDS_MAX 72
 #define TIERCE__DOCTOR_WHY_BYTES  512
+#define TIERCE__DOCTOR_LOSSY      "tierce-" /* begins the field "quantization" of lossy KV */
 
 struct tierce__doctor_field {
     char *name;
@@ -31,6 +32,8 @@ struct tierce__doctor_set {
     bool shared;       /* found equal to a set of the other side */
     char *remote_urls; /* of a configuration; NULL: none */
     bool gpu_direct;   /* of a configuration: disk.gpu_direct is set */
+    bool names_codec;  /* a configuration: its field "quantization" is "tierce-" and codec.lossy, or
+                          empty; that of a namespace may continue, or be another kind */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
 };

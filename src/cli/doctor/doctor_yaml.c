@@ -351,6 +351,15 @@ static int read_description(struct yaml_source *source, struct fy_node *root)
 
 /* ---- configurations ------------------------------------------------------------------------- */
 
+static int put_lossy(struct yaml_source *source, const char *codec)
+{
+    char text[64] = "";
+    if (strcmp(codec, "none") != 0)
+        snprintf(text, sizeof(text), TIERCE__DOCTOR_LOSSY "%s", codec);
+    source->set->names_codec = true;
+    return put(source, "quantization", text);
+}
+
 /* The engine's parameters and one more: "model", a path or JSON text. */
 static int read_config(struct yaml_source *source)
 {
@@ -373,6 +382,8 @@ static int read_config(struct yaml_source *source)
                     tierce__config_number(config, TIERCE__ENGINE_CHUNK_TOKENS));
     if (rc == 0)
         rc = put_hash(source, tierce__config_text(config, TIERCE__ENGINE_CHUNK_HASH));
+    if (rc == 0)
+        rc = put_lossy(source, tierce__config_text(config, TIERCE__ENGINE_CODEC_LOSSY));
     const char *model = tierce__config_text(config, TIERCE__ENGINE_PARAMS);
     if (rc == 0 && *model != '\0')
         rc = put_model_text(source, model);

@@ -171,8 +171,7 @@ static int64_t encode_layer(const struct encoding *e, uint32_t layer, uint64_t a
     return (int64_t)bytes;
 }
 
-/* ---- lossy codecs -----------------------------------------------------------------------------
- */
+/* ---- lossy codecs ---------------------------------------------------------------------------- */
 
 /* Whether the cells of a layer have the sums of the raw header. */
 static bool cells_are_right(const struct encoding *e, uint32_t layer, const uint8_t *cells)
@@ -235,8 +234,7 @@ static int64_t encode_lossy(const struct encoding *e)
     return end;
 }
 
-/* ---- all codecs -------------------------------------------------------------------------------
- */
+/* ---- all codecs ------------------------------------------------------------------------------ */
 
 /* Encodes, encrypts and sums the layers. Those of a lossy codec are encoded already. Returns the
  * end of the object, or 0 if the codec makes it no shorter. */
@@ -386,6 +384,10 @@ int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, u
     rc = parse_codec(&info, number);
     if (rc == 0)
         rc = parse_cipher(&info, table);
+    /* The key of an encrypted object is derived from all bytes of its header: damage in the padding
+     * would be taken for another key. */
+    if (rc == 0 && info.key_number > 0 && !tierce__chunk_is_padded(object, &info.chunk))
+        rc = TIERCE_E_CHECKSUM;
     if (rc < 0)
         return rc;
     uint32_t element = tierce__load_le32(table + AT_ELEMENT);
@@ -470,11 +472,17 @@ static int decrypt(uint8_t *dst, struct piece *piece, const struct tierce__coded
     return rc == -ENOMEM ? TIERCE_E_FULL : rc;
 }
 
+int tierce__coded_verify(const struct tierce__coded_layer *layer, const uint8_t *coded)
+{
+    return tierce__sum(coded, layer->bytes) == layer->sum ? 0 : TIERCE_E_CHECKSUM;
+}
+
 static int decode(uint8_t *dst, struct piece *piece, const struct tierce__coded_info *info,
                   const uint8_t *coded)
 {
-    if (tierce__sum(coded, piece->layer.bytes) != piece->layer.sum)
-        return TIERCE_E_CHECKSUM;
+    int rc = tierce__coded_verify(&piece->layer, coded);
+    if (rc < 0)
+        return rc;
     return info->key_number > 0 ? decrypt(dst, piece, info, coded)
                                 : info->codec->decode(dst, piece->bytes, coded, piece->layer.bytes);
 }

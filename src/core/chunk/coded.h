@@ -114,6 +114,11 @@ void tierce__coded_restore_header(uint8_t *raw, const struct tierce__coded_info 
 uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const uint8_t *object,
                                  uint32_t layer);
 
+/* Whether the bytes of a coded layer are right: for a caller that has them decoded elsewhere, and
+ * before it does so. Errors: TIERCE_E_CHECKSUM. */
+TIERCE_MUSTUSE int tierce__coded_verify(const struct tierce__coded_layer *layer,
+                                        const uint8_t *coded);
+
 /*
  * Decodes the bytes of one coded layer to dst, which has room for the raw layer. The gaps between
  * the layers are not read. Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and dst is

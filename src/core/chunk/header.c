@@ -381,6 +381,15 @@ void tierce__chunk_set_codec(uint8_t *object, const struct tierce__chunk_info *i
     tierce__chunk_seal(object, info->extent.header_bytes);
 }
 
+bool tierce__chunk_is_padded(const uint8_t *object, const struct tierce__chunk_info *info)
+{
+    uint64_t at = summed_bytes(info->geometry.layer_count, info->geometry.block_count);
+    unsigned set = 0;
+    for (; at < info->extent.header_bytes; at++)
+        set |= object[at];
+    return set == 0;
+}
+
 uint64_t tierce__chunk_header_sum(const uint8_t *object)
 {
     return tierce__load_le64(object + AT_HEADER_SUM);

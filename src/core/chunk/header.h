@@ -126,6 +126,10 @@ void tierce__chunk_set_codec(uint8_t *object, const struct tierce__chunk_info *i
 /* The sum in a header that was parsed or sealed. */
 uint64_t tierce__chunk_header_sum(const uint8_t *object);
 
+/* Whether the padding of a parsed header is zero, which its sum does not show: for readers that use
+ * all bytes of a header. */
+bool tierce__chunk_is_padded(const uint8_t *object, const struct tierce__chunk_info *info);
+
 /* The full length of a header, from its first TIERCE__CHUNK_FIXED bytes. Call it after parse was
  * given only these bytes and returned TIERCE_E_LIMIT. */
 uint64_t tierce__chunk_header_bytes(const uint8_t *object);

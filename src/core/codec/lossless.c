@@ -17,7 +17,7 @@ enum {
 };
 enum { KIND_STORED = 0, KIND_CODED = 1 };
 
-#define BLOCK_BYTES_MAX 65536u
+#define BLOCK_BYTES_MAX TIERCE__BLOCK_BYTES_MAX
 /* Shorter runs are kept as they are: the states of the coders alone have 128 bytes. */
 #define CODED_BYTES_MIN 512u
 #define STATE_BYTES     (2u * TIERCE__GROUP)
@@ -61,8 +61,7 @@ static void describe(struct block *block, enum tierce__element element, size_t r
     block->groups = (block->elements + TIERCE__GROUP - 1) / TIERCE__GROUP;
 }
 
-/* ---- encoding ---------------------------------------------------------------------------------
- */
+/* ---- encoding -------------------------------------------------------------------------------- */
 
 /* The run of groups with the same symbols that holds group `group` - 1 at its end: its beginning.
  */
@@ -249,8 +248,7 @@ static int64_t lossless_encode(uint8_t *dst, uint64_t room, const uint8_t *src, 
     return (int64_t)written;
 }
 
-/* ---- decoding ---------------------------------------------------------------------------------
- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 /* Decodes groups [begin, end) one by one, near the end of the stream: from a copy of it that zeroes
  * follow, so that a kernel may read beyond. */
@@ -322,32 +320,57 @@ static int decode_body(uint8_t *dst, struct block *block, const uint8_t *body, s
     return rc;
 }
 
-/* Decodes the block at src to dst. Returns its coded length; *raw_bytes: its decoded length.
- * `only`: the element of the block, or TIERCE__ELEMENTS for any that a run can have. */
-static int64_t decode_block(uint8_t *dst, uint64_t room, size_t *raw_bytes, const uint8_t *src,
-                            uint64_t coded, enum tierce__element only)
+/* Reads the header of a block. `only`: the element of the block, or TIERCE__ELEMENTS for any that a
+ * run can have. */
+static int read_header(struct tierce__lossless_block *out, const uint8_t *src, uint64_t coded,
+                       uint64_t room, enum tierce__element only)
 {
     if (coded < HEADER_BYTES)
         return TIERCE_E_FORMAT;
-    unsigned kind = src[AT_KIND], element = src[AT_ELEMENT];
+    unsigned kind = src[AT_KIND], element = src[AT_ELEMENT],
+             period = tierce__load_le16(src + AT_PERIOD);
     uint32_t raw = tierce__load_le32(src + AT_RAW_BYTES),
              body = tierce__load_le32(src + AT_BODY_BYTES);
-    struct block block = {.period = tierce__load_le16(src + AT_PERIOD)};
     if (raw == 0 || raw > BLOCK_BYTES_MAX || raw > room || body > coded - HEADER_BYTES ||
         (only == TIERCE__ELEMENTS ? element >= TIERCE__ELEMENTS : element != only))
         return TIERCE_E_FORMAT;
-    *raw_bytes = raw;
-    int rc = 0;
-    if (kind == KIND_STORED && body == raw && block.period == 0) {
-        memcpy(dst, src + HEADER_BYTES, raw);
-    } else if (kind == KIND_CODED && element != TIERCE__ELEMENT_RAW &&
-               raw % tierce__splits[element].bytes == 0 && body < raw) {
-        describe(&block, (enum tierce__element)element, raw);
-        rc = decode_body(dst, &block, src + HEADER_BYTES, body);
+    bool is_stored = kind == KIND_STORED && body == raw && period == 0;
+    bool is_coded = kind == KIND_CODED && element != TIERCE__ELEMENT_RAW &&
+                    raw % tierce__splits[element].bytes == 0 && body < raw;
+    if (!is_stored && !is_coded)
+        return TIERCE_E_FORMAT;
+    *out = (struct tierce__lossless_block){.element = (enum tierce__element)element,
+                                           .is_coded = is_coded,
+                                           .raw_bytes = raw,
+                                           .body_bytes = body,
+                                           .period = period};
+    return 0;
+}
+
+int tierce__lossless_block(struct tierce__lossless_block *out, const uint8_t *src, uint64_t coded,
+                           uint64_t room)
+{
+    return read_header(out, src, coded, room, TIERCE__ELEMENTS);
+}
+
+/* Decodes the block at src to dst. Returns its coded length; *raw_bytes: its decoded length.
+ * `only`: as of read_header. */
+static int64_t decode_block(uint8_t *dst, uint64_t room, size_t *raw_bytes, const uint8_t *src,
+                            uint64_t coded, enum tierce__element only)
+{
+    struct tierce__lossless_block header;
+    int rc = read_header(&header, src, coded, room, only);
+    if (rc < 0)
+        return rc;
+    struct block block = {.period = header.period};
+    *raw_bytes = header.raw_bytes;
+    if (!header.is_coded) {
+        memcpy(dst, src + HEADER_BYTES, header.raw_bytes);
     } else {
-        rc = TIERCE_E_FORMAT;
+        describe(&block, header.element, header.raw_bytes);
+        rc = decode_body(dst, &block, src + HEADER_BYTES, header.body_bytes);
     }
-    return rc < 0 ? rc : (int64_t)HEADER_BYTES + body;
+    return rc < 0 ? rc : (int64_t)HEADER_BYTES + header.body_bytes;
 }
 
 static int lossless_decode(uint8_t *dst, uint64_t bytes, const uint8_t *src, uint64_t coded)

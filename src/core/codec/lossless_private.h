@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/codec/codec.h"
+#include "core/codec/lossless_blocks.h"
 #include "core/codec/quantize_private.h"
 
 /*
@@ -31,30 +32,6 @@ enum {
     TIERCE__GROUP_STREAM_MAX = 2 * TIERCE__GROUP, /* bytes that a group can write or read */
     TIERCE__BELOW_STREAM = 8,    /* writable bytes that a kernel may change below the stream */
     TIERCE__BEYOND_STREAM = 192, /* readable bytes that a decoder needs to decode a group */
-};
-
-/* How a symbol is cut out of an element: its top byte is the only byte, or the upper one, or for
- * bf16 the whole exponent. The symbol is (top >> shift) & mask; the other bits of top are planes.
- */
-struct tierce__split {
-    uint8_t bytes;
-    uint8_t shift;
-    uint8_t mask;
-    uint8_t bit_count;
-    uint8_t bits[4];
-};
-
-static const struct tierce__split tierce__splits[TIERCE__SYMBOLS5 + 1] = {
-    [TIERCE__ELEMENT_RAW] = {.bytes = 1},
-    [TIERCE__ELEMENT_BF16] = {.bytes = 2, .shift = 0, .mask = 0xff},
-    [TIERCE__ELEMENT_FP16] =
-        {.bytes = 2, .shift = 2, .mask = 31, .bit_count = 3, .bits = {7, 1, 0}},
-    [TIERCE__ELEMENT_E4M3] =
-        {.bytes = 1, .shift = 3, .mask = 15, .bit_count = 4, .bits = {7, 2, 1, 0}},
-    [TIERCE__ELEMENT_E5M2] =
-        {.bytes = 1, .shift = 2, .mask = 31, .bit_count = 3, .bits = {7, 1, 0}},
-    [TIERCE__SYMBOLS4] = {.bytes = 1, .shift = 0, .mask = 15},
-    [TIERCE__SYMBOLS5] = {.bytes = 1, .shift = 1, .mask = 15, .bit_count = 1, .bits = {0}},
 };
 
 /* Symbols and their frequencies. Symbol `escape` stands for every exponent without a symbol. */
@@ -123,8 +100,7 @@ static inline const struct tierce__codec_kernel *tierce__codec_kernel(void)
     return (const struct tierce__codec_kernel *)tierce__kernel_in_use(&tierce__codec_kernels);
 }
 
-/* ---- lossless_symbols.c: which exponents get symbols ------------------------------------------
- */
+/* ---- lossless_symbols.c: which exponents get symbols ----------------------------------------- */
 
 /* Adds the exponents of src to counts; of long runs those of a sample. elements > 0. */
 void tierce__symbols_count(uint32_t counts[TIERCE__SLOTS], enum tierce__element element,
@@ -142,10 +118,7 @@ size_t tierce__symbols_store(uint8_t *dst, const struct tierce__symbols *symbols
 TIERCE_MUSTUSE int tierce__symbols_load(struct tierce__symbols *out, const uint8_t *src,
                                         size_t bytes, enum tierce__element element);
 
-/* ---- lossless.c: blocks of symbols, for other codecs ------------------------------------------
- */
-
-#define TIERCE__BLOCK_HEADER_BYTES 12u
+/* ---- lossless.c: blocks of symbols, for other codecs ----------------------------------------- */
 
 /* Writes a block of `bytes` symbols, 1 to 65536, of the element SYMBOLS4 or SYMBOLS5; returns its
  * length, at most TIERCE__BLOCK_HEADER_BYTES more. */

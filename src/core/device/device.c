@@ -52,3 +52,29 @@ int tierce__device_check_keys(const struct tierce__device_keys *keys)
         return TIERCE_E_ARGUMENT;
     return keys->rows.at != NULL || keys->tokens == 0 ? 0 : TIERCE_E_ARGUMENT;
 }
+
+int tierce__device_check_distances(const struct tierce__device_distances *keys)
+{
+    bool is_known = keys->dtype < TIERCE__BLEND_DTYPES;
+    if (!is_known || keys->heads == 0 || keys->heads > TIERCE__DEVICE_HEADS_MAX)
+        return TIERCE_E_ARGUMENT;
+    if (keys->row_elements == 0 || keys->row_elements > TIERCE__DEVICE_ELEMENTS_MAX)
+        return TIERCE_E_ARGUMENT;
+    if (keys->tokens == 0)
+        return 0;
+    bool is_aligned = (uintptr_t)keys->to % sizeof(float) == 0;
+    bool is_there = keys->a.at != NULL && keys->b.at != NULL && keys->to != NULL;
+    return is_there && is_aligned ? 0 : TIERCE_E_ARGUMENT;
+}
+
+int tierce__device_check_runs(const struct tierce__device_run *runs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__device_run *run = &runs[i];
+        bool has_memory =
+            (run->to != NULL || run->bytes == 0) && (run->from != NULL || run->coded == 0);
+        if (!has_memory || (run->is_plain && run->coded != run->bytes))
+            return TIERCE_E_ARGUMENT;
+    }
+    return 0;
+}

@@ -43,8 +43,8 @@
  * that the device was opened in. The host ignores them.
  *
  * Thread: any for every function, several at the same time; `close` must be the last call.
- * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open, close and the
- * first rotate block; no other function does.
+ * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open, close, decode,
+ * the first rotate and the first distances block; no other function does.
  */
 
 struct tierce__device;
@@ -85,6 +85,35 @@ struct tierce__device_keys {
 /* Whether keys are valid, as `rotate` requires. Errors: TIERCE_E_ARGUMENT. */
 TIERCE_MUSTUSE int tierce__device_check_keys(const struct tierce__device_keys *keys);
 
+#define TIERCE__DEVICE_ELEMENTS_MAX (1u << 20)
+
+/* Keys in the device's memory whose distances are computed (core/blend/select.h). All addresses are
+ * the device's. Keys are only read: a and b may overlap. */
+struct tierce__device_distances {
+    enum tierce__blend_dtype dtype;
+    struct tierce__key_rows a, b;
+    float *to; /* [tokens], aligned to its size; it overlaps no key */
+    size_t tokens;
+    uint32_t heads;        /* 1 .. TIERCE__DEVICE_HEADS_MAX */
+    uint32_t row_elements; /* 1 .. TIERCE__DEVICE_ELEMENTS_MAX */
+    void *stream;          /* of the caller */
+};
+
+/* Whether they are valid, as `distances` requires. Errors: TIERCE_E_ARGUMENT. */
+TIERCE_MUSTUSE int tierce__device_check_distances(const struct tierce__device_distances *keys);
+
+/* Bytes for the device's memory: a run of the lossless codec (core/codec), or plain bytes. */
+struct tierce__device_run {
+    uint8_t *to; /* [bytes] of the device's memory */
+    size_t bytes;
+    const uint8_t *from; /* [coded] [borrow for the call] of the host; it need not be pinned */
+    size_t coded;
+    bool is_plain; /* `from` has the bytes themselves; coded equals bytes */
+};
+
+/* Whether runs are valid, as `decode` requires. Errors: TIERCE_E_ARGUMENT. */
+TIERCE_MUSTUSE int tierce__device_check_runs(const struct tierce__device_run *runs, size_t count);
+
 /*
  * Files that are read into the device's own memory, without memory of the host:
  *
@@ -109,7 +138,8 @@ struct tierce__device_files {
      * first), -ENOMEM, -ECANCELED, -EIO, TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*alloc)(struct tierce__device *device, uint8_t **out, size_t bytes);
 
-    /* No read and no copy may be in progress. False: the buffer still exists (logged); then the
+    /* No read and no copy may be in progress, except what a call that failed with -EIO has begun.
+     * False: the buffer still exists (logged), or the device has failed and is not idle; then the
      * device must not be closed. */
     bool (*free)(struct tierce__device *device, uint8_t *base, size_t bytes);
 
@@ -243,6 +273,35 @@ struct tierce__device_ops {
      */
     TIERCE_MUSTUSE int (*rotate)(struct tierce__device *device,
                                  const struct tierce__device_keys *keys);
+
+    /*
+     * Writes the distance of the keys of each token: ordered on keys->stream as a rotation. The
+     * numbers are those of tierce__key_distances, bit by bit; the bits of a NaN may differ. The
+     * first call on a device blocks as the first rotation does. All memory must be the device's;
+     * this is not checked. Errors: those of rotate, for distances instead of keys.
+     */
+    TIERCE_MUSTUSE int (*distances)(struct tierce__device *device,
+                                    const struct tierce__device_distances *keys);
+
+    /*
+     * Decodes runs into the device's memory: on the device, to which coded bytes are copied. The
+     * result is that of the codec's own decoder, and any bytes may be decoded: nothing else is read
+     * or written. All memory `to` must be the device's, and no work on it may be in progress; this
+     * is not checked. All bytes are in place when the call returns, for work that is enqueued
+     * later, and nothing of the call is in progress then, whatever it returns, except after -EIO.
+     * So it may block beyond the deadline, until the device has done what has begun. The first call
+     * of a device loads the kernel, perhaps compiles it, and compares its results with the host's.
+     * Errors; the bytes at `to` are unknown then:
+     *   TIERCE_E_ARGUMENT     a run is invalid
+     *   TIERCE_E_FORMAT       the coded bytes are invalid, or decode to another length
+     *   TIERCE_E_UNSUPPORTED  the device cannot decode exactly (logged once)
+     *   TIERCE_E_DEADLINE, TIERCE_E_CLOSED (in a child of fork), -ENOMEM
+     *   -ECANCELED            the driver has refused a call, and the device works
+     *   -EIO                  the device failed
+     */
+    TIERCE_MUSTUSE int (*decode)(struct tierce__device *device,
+                                 const struct tierce__device_run *runs, size_t count,
+                                 uint64_t deadline_ns);
 
     /* Creates an event that completes after all work that is enqueued on a stream now. Errors,
      * *event untouched:

@@ -10,13 +10,13 @@
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
 #include "core/device/cuda/cuda_bounce.h"
+#include "core/device/cuda/cuda_decode.h"
+#include "core/device/cuda/cuda_keys.h"
 #include "core/device/cuda/cuda_register.h"
-#include "core/device/cuda/cuda_rotate.h"
 #include "core/device/cuda/cuda_trial.h"
 #include "core/device/numa.h"
 
-/* ---- for all files ----------------------------------------------------------------------------
- */
+/* ---- for all files --------------------------------------------------------------------------- */
 
 struct tierce__cuda *tierce__cuda_of(struct tierce__device *device)
 {
@@ -131,8 +131,7 @@ void tierce__cuda_pause(unsigned polls)
         (void)nanosleep(&pause, NULL); /* after a signal, the next poll is only earlier */
 }
 
-/* ---- open -------------------------------------------------------------------------------------
- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static int refuse(const void *address, const char *why)
 {
@@ -218,7 +217,9 @@ static void free_cuda(struct tierce__cuda *cuda)
     tierce__pinned_fini(&cuda->pinned);
     tierce__pinned_fini(&cuda->buffers);
     tierce__lock_fini(&cuda->looks.lock);
-    tierce__cuda_rotations_fini(&cuda->rotations);
+    tierce__cuda_module_fini(&cuda->rotations.module);
+    tierce__cuda_module_fini(&cuda->distances.module);
+    tierce__cuda_decoder_fini(&cuda->decoder);
     tierce__cuda_bounce_fini(&cuda->bounce);
     cuda->magic = 0;
     tierce__free(cuda);
@@ -239,7 +240,9 @@ static int open_cuda(struct tierce__device **out, const void *address)
     tierce__pinned_init(&cuda->pinned);
     tierce__pinned_init(&cuda->buffers);
     tierce__lock_init(&cuda->looks.lock, TIERCE__LOCK_LOOKS);
-    tierce__cuda_rotations_init(&cuda->rotations);
+    tierce__cuda_module_init(&cuda->rotations.module, &tierce__cuda_rotations);
+    tierce__cuda_module_init(&cuda->distances.module, &tierce__cuda_distances_of);
+    tierce__cuda_decoder_init(&cuda->decoder);
     tierce__cuda_bounce_init(&cuda->bounce);
     rc = start(cuda, address);
     if (rc < 0) {
@@ -295,8 +298,7 @@ static int numa_node_cuda(struct tierce__device *device)
     return node < -1 ? -1 : node;
 }
 
-/* ---- pinning ----------------------------------------------------------------------------------
- */
+/* ---- pinning --------------------------------------------------------------------------------- */
 
 static int pin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
@@ -345,8 +347,7 @@ static bool is_pinned_cuda(struct tierce__device *device, const void *memory, si
     return tierce__pinned_covers(&tierce__cuda_of(device)->pinned, memory, bytes);
 }
 
-/* ---- close ------------------------------------------------------------------------------------
- */
+/* ---- close ----------------------------------------------------------------------------------- */
 
 TIERCE__CU_RESULT tierce__cuda_drain(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream,
                                      uint64_t deadline_ns)
@@ -370,17 +371,31 @@ static bool drain_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream, ui
     return code == TIERCE__CU_SUCCESS;
 }
 
+static int query_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream)
+{
+    TIERCE__CU_RESULT code = cuda->api->stream_query(stream);
+    return code == TIERCE__CU_NOT_READY ? -EAGAIN
+                                        : tierce__cuda_required(cuda, "cuStreamQuery", code);
+}
+
+static bool drain_lanes(struct tierce__cuda *cuda, uint64_t deadline_ns)
+{
+    bool stopped = true;
+    for (size_t i = 0; i < TIERCE__CUDA_LANES && stopped; i++)
+        stopped = drain_stream(cuda, cuda->decoder.lanes[i].stream, deadline_ns);
+    return stopped;
+}
+
 static int idle_cuda(struct tierce__device *device)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
     int rc = tierce__cuda_enter(cuda);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < 2 && rc == 0; i++) {
-        TIERCE__CU_RESULT code = cuda->api->stream_query(cuda->streams[i]);
-        rc = code == TIERCE__CU_NOT_READY ? -EAGAIN
-                                          : tierce__cuda_required(cuda, "cuStreamQuery", code);
-    }
+    for (size_t i = 0; i < 2 && rc == 0; i++)
+        rc = query_stream(cuda, cuda->streams[i]);
+    for (size_t i = 0; i < tierce__cuda_lanes(cuda) && rc == 0; i++)
+        rc = query_stream(cuda, cuda->decoder.lanes[i].stream);
     return tierce__cuda_leave(cuda, rc);
 }
 
@@ -401,13 +416,17 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
     bool stopped = drain_stream(cuda, cuda->streams[0], deadline_ns) &&
                    drain_stream(cuda, cuda->streams[1], deadline_ns) &&
                    drain_stream(cuda, cuda->looks.stream, deadline_ns) &&
-                   drain_stream(cuda, cuda->rotations.stream, deadline_ns) && unpin_all(cuda);
+                   drain_stream(cuda, cuda->rotations.stream, deadline_ns) &&
+                   drain_stream(cuda, cuda->distances.stream, deadline_ns) &&
+                   drain_lanes(cuda, deadline_ns) && unpin_all(cuda);
     if (stopped) {
         tierce__cuda_kernel_close(cuda, cuda->own_kernel);
         cuda->own_kernel = NULL;
         tierce__cuda_bounce_close(cuda);
         tierce__cuda_looks_close(cuda);
-        tierce__cuda_rotations_close(cuda);
+        tierce__cuda_keys_close(cuda, &cuda->rotations);
+        tierce__cuda_keys_close(cuda, &cuda->distances);
+        tierce__cuda_decoder_close(cuda);
         (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
     }
@@ -442,6 +461,8 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .gather = tierce__cuda_gather,
                                                            .scatter = tierce__cuda_scatter,
                                                            .rotate = tierce__cuda_rotate,
+                                                           .distances = tierce__cuda_distances,
+                                                           .decode = tierce__cuda_decode,
                                                            .record = tierce__cuda_record,
                                                            .stream_wait = tierce__cuda_stream_wait,
                                                            .query = tierce__cuda_query,

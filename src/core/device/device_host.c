@@ -6,9 +6,13 @@
 #include "core/device/device_private.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
+#include "core/blend/select.h"
+#include "core/codec/codec.h"
 
 #define HOST_MAGIC  0x54684456u
 #define EVENT_MAGIC 0x54684576u
@@ -76,8 +80,7 @@ static bool close_host(struct tierce__device *device, uint64_t deadline_ns)
     return true;
 }
 
-/* ---- pinning: the host's own memory needs none ------------------------------------------------
- */
+/* ---- pinning: the host's own memory needs none ----------------------------------------------- */
 
 static int allow_unpinned_host(struct tierce__device *device)
 {
@@ -97,8 +100,7 @@ static bool is_pinned_host(struct tierce__device *device, const void *memory, si
     return memory != NULL;
 }
 
-/* ---- copies -----------------------------------------------------------------------------------
- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 static struct host_event *create_event(size_t count)
 {
@@ -191,8 +193,7 @@ static int64_t settle_host(struct tierce__device *device, struct tierce__device_
     return bad;
 }
 
-/* ---- events -----------------------------------------------------------------------------------
- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /* Everything is complete when the call returns. */
 static int rotate_host(struct tierce__device *device, const struct tierce__device_keys *keys)
@@ -202,6 +203,36 @@ static int rotate_host(struct tierce__device *device, const struct tierce__devic
     if (rc == 0)
         tierce__rotate(keys->rotation, keys->dtype, &keys->rows, &keys->rows, keys->tokens,
                        keys->heads);
+    return rc;
+}
+
+static int distances_host(struct tierce__device *device,
+                          const struct tierce__device_distances *keys)
+{
+    (void)host_of(device);
+    int rc = tierce__device_check_distances(keys);
+    if (rc == 0)
+        tierce__key_distances(keys->to, keys->dtype, &keys->a, &keys->b, keys->tokens, keys->heads,
+                              keys->row_elements);
+    return rc;
+}
+
+static int decode_run(const struct tierce__device_run *run)
+{
+    if (!run->is_plain)
+        return tierce__codec_find("lossless")->decode(run->to, run->bytes, run->from, run->coded);
+    if (run->bytes > 0)
+        memcpy(run->to, run->from, run->bytes);
+    return 0;
+}
+
+static int decode_host(struct tierce__device *device, const struct tierce__device_run *runs,
+                       size_t count, uint64_t deadline_ns)
+{
+    (void)host_of(device);
+    int rc = tierce__device_check_runs(runs, count);
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = tierce__now_ns() < deadline_ns ? decode_run(&runs[i]) : TIERCE_E_DEADLINE;
     return rc;
 }
 
@@ -262,6 +293,8 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .gather = gather_host,
                                                            .scatter = scatter_host,
                                                            .rotate = rotate_host,
+                                                           .distances = distances_host,
+                                                           .decode = decode_host,
                                                            .record = record_host,
                                                            .stream_wait = stream_wait_host,
                                                            .query = query_host,

@@ -119,7 +119,11 @@ TIERCE__FLAT_INLINE bool tierce__flat_store(struct tierce__flat *flat,
     if (ops != NULL) {
         if (ops->expect != NULL)
             ops->expect(flat->policy, &entry);
-        if (bytes > flat->capacity || !tierce__flat_make_room(flat, ops, bytes)) {
+        bool admits = flat->used + bytes <= flat->capacity || ops->admits == NULL ||
+                      ops->admits(flat->policy, &entry);
+        if (!admits || bytes > flat->capacity || !tierce__flat_make_room(flat, ops, bytes)) {
+            if (ops->skip != NULL)
+                ops->skip(flat->policy, &entry);
             flat->refused++;
             return false;
         }

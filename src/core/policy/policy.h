@@ -39,6 +39,13 @@ struct tierce__policy_entry {
     uint32_t parent; /* slot of the entry whose suffix this is, or TIERCE__NO_SLOT */
 };
 
+/* A request: the uses that follow, of `count` different keys. */
+struct tierce__policy_request {
+    uint32_t count;
+    uint64_t last_key;      /* the key of its last entry, as of tierce__policy_entry */
+    uint64_t output_tokens; /* 0: unknown */
+};
+
 /* The history of an entry in its record, for owners that keep records but no order (a reclaimer
  * that ranks a sample). */
 struct tierce__policy_history {
@@ -80,6 +87,15 @@ struct tierce__policy_ops {
     /* Optional, tierce__policy_expect: the next insert, if any, will be of this entry; evictions in
      * between make room for it. Policies that remember keys use it to choose. */
     void (*expect)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
+    /* Optional, tierce__policy_begin: a request begins. Its uses are the touches and inserts up to
+     * the next request, or up to its count. Uses outside of a request are requests of one use. */
+    void (*request)(struct tierce__policy *policy, const struct tierce__policy_request *request);
+    /* Optional, tierce__policy_admits: whether an entry is worth at least as much as the next
+     * victim. Otherwise the owner should not evict for it, and not store it. Changes nothing. */
+    bool (*admits)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
+    /* Optional, tierce__policy_skip: a use of an entry that is not in and is not stored. A policy
+     * that remembers evicted keys remembers this one too. */
+    void (*skip)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
     /* Adds a slot, evictable from the start. */
     void (*insert)(struct tierce__policy *policy, uint32_t slot,
                    const struct tierce__policy_entry *entry);
@@ -125,6 +141,27 @@ static inline void tierce__policy_expect(struct tierce__policy *policy,
 {
     if (policy->ops->expect != NULL)
         policy->ops->expect(policy, entry);
+}
+
+static inline void tierce__policy_begin(struct tierce__policy *policy,
+                                        const struct tierce__policy_request *request)
+{
+    if (policy->ops->request != NULL)
+        policy->ops->request(policy, request);
+}
+
+/* Asked by an owner without room, before it evicts. */
+static inline bool tierce__policy_admits(struct tierce__policy *policy,
+                                         const struct tierce__policy_entry *entry)
+{
+    return policy->ops->admits == NULL || policy->ops->admits(policy, entry);
+}
+
+static inline void tierce__policy_skip(struct tierce__policy *policy,
+                                       const struct tierce__policy_entry *entry)
+{
+    if (policy->ops->skip != NULL)
+        policy->ops->skip(policy, entry);
 }
 
 /*

@@ -2,9 +2,11 @@
 #include "engine/device/direct.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log/log.h"
 #include "core/chunk/pool.h"
 #include "engine/device/devices.h"
+#include "store/coded/coded_tier.h"
 #include "store/disk/disk_device.h"
 
 #define BYTES_MIN (UINT64_C(1) << 20) /* of a pool */
@@ -34,10 +36,38 @@ int tierce__direct_wrap(struct tierce__direct *direct, uint64_t bytes, unsigned 
     return 0;
 }
 
+void tierce__direct_decode_from(struct tierce__direct *direct, struct tierce__tier *tier)
+{
+    TIERCE_ASSERT(direct->coded_count < TIERCE__DIRECT_TIERS);
+    direct->coded[direct->coded_count++] = tier;
+}
+
 void tierce__direct_unwrap(struct tierce__direct *direct)
 {
     direct->bytes = 0;
     direct->vfs = NULL;
+}
+
+/* Under the lock. The first call of `decode` compiles and allocates: here, and not in a load. A
+ * device that lacks memory now is not used: it would lack it in loads. */
+static void prepare_decoder(struct tierce__direct *direct)
+{
+    const struct tierce__open_device *device = direct->device;
+    tierce__lock_assert_held(&direct->lock);
+    if (direct->coded_count == 0)
+        return;
+    int rc = device->ops->decode(device->device, NULL, 0, TIERCE__DEADLINE_NEVER);
+    if (rc < 0) {
+        tierce__log(TIERCE_LOG_WARN, "gpu_decode_off",
+                    "device=%s reason=\"%s\" consequence=\"the host decodes chunks that are loaded "
+                    "into the GPU\"",
+                    device->ops->name,
+                    rc == TIERCE_E_UNSUPPORTED ? "see cuda_no_decoder" : tierce_strerror(rc));
+        return;
+    }
+    const struct tierce__coded_device decoder = {.ops = device->ops, .device = device->device};
+    for (size_t i = 0; i < direct->coded_count; i++)
+        tierce__coded_tier_use_device(direct->coded[i], &decoder);
 }
 
 /* Under the lock. */
@@ -65,6 +95,7 @@ static int alloc_buffer(struct tierce__direct *direct)
         direct->vfs,
         &(struct tierce__vfs_device_memory){
             .files = files, .device = device->device, .base = direct->base, .bytes = bytes});
+    prepare_decoder(direct);
     atomic_store_explicit(&direct->pool, pool, memory_order_release);
     return 0;
 }

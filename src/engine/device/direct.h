@@ -10,7 +10,8 @@
 
 /*
  * An engine's buffer in the memory of a device, into which its disk reads chunks without memory of
- * the host (disk.gpu_direct). One pool of chunks; load_lease.h uses it.
+ * the host (disk.gpu_direct), and where the device decodes chunks of the disk and of coded memory.
+ * One pool of chunks; load_lease.h uses it.
  *
  *     tierce__direct_init(&direct);
  *     rc = tierce__direct_wrap(&direct, bytes, depth, &vfs);    // before the disk is opened with
@@ -26,12 +27,18 @@
 
 struct tierce__open_device;
 struct tierce__pool;
+struct tierce__tier;
 struct tierce__vfs;
+
+enum { TIERCE__DIRECT_TIERS = 2 }; /* coded memory and the disk */
 
 struct tierce__direct {
     uint64_t bytes;          /* of the buffer; 0: none */
     struct tierce__vfs *vfs; /* [borrow until stop] the disk's */
     struct tierce__lock lock;
+    /* [borrow until stop] the tiers that decode */
+    struct tierce__tier *coded[TIERCE__DIRECT_TIERS];
+    size_t coded_count;
     bool begun, stopped;     /* [lock] */
     _Atomic uint64_t chunks; /* loaded from the buffer; relaxed, a measure */
     struct tierce__open_device *device;
@@ -47,11 +54,15 @@ void tierce__direct_init(struct tierce__direct *direct);
 TIERCE_MUSTUSE int tierce__direct_wrap(struct tierce__direct *direct, uint64_t bytes,
                                        unsigned depth, struct tierce__vfs **out);
 
+/* A tier of store/coded, whose chunks the device is to decode. Before the first start. */
+void tierce__direct_decode_from(struct tierce__direct *direct, struct tierce__tier *tier);
+
 /* The disk has not been opened: its vfs does not exist any more. */
 void tierce__direct_unwrap(struct tierce__direct *direct);
 
-/* Allocates the buffer on a device that has been tuned; nothing if there is a buffer on another
- * device, or none is wanted. A failure is logged: chunks are read into memory then. Blocks. */
+/* Allocates the buffer on a device that has been tuned, and prepares the device's decoder; nothing
+ * if there is a buffer on another device, or none is wanted. A failure is logged: chunks are read
+ * into memory, or decoded by the host. Blocks. */
 void tierce__direct_start(struct tierce__direct *direct, struct tierce__open_device *device);
 
 /* The pool of the buffer, if it is on this device and works. */

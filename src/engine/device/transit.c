@@ -110,19 +110,46 @@ int tierce__transit_scatter(struct tierce__transit *transit, size_t count)
     return rc < 0 ? rc : waits;
 }
 
+/* Whether the memory at all of these addresses is the device's. TIERCE_E_ARGUMENT: it is not. */
+static int require_own(const struct tierce__transit *transit, const void *const *addresses,
+                       size_t count)
+{
+    const struct tierce__open_device *device = transit->device;
+    int rc = 1;
+    if (transit->failed < 0)
+        return transit->failed;
+    for (size_t i = 0; i < count && rc > 0; i++)
+        rc = device->ops->has(device->device, addresses[i]);
+    if (rc > 0)
+        return 0;
+    return rc == 0 ? TIERCE_E_ARGUMENT : rc == -EIO ? TIERCE_E_DOWN : rc;
+}
+
 int tierce__transit_rotate(struct tierce__transit *transit, const struct tierce__device_keys *keys)
 {
     const struct tierce__open_device *device = transit->device;
     struct tierce__device_keys mine = *keys;
     mine.stream = transit->stream;
-    if (transit->failed < 0)
-        return transit->failed;
-    int rc = device->ops->has(device->device, mine.rows.at);
-    if (rc <= 0) /* no key was rotated */
-        return rc == 0 ? TIERCE_E_ARGUMENT : rc == -EIO ? TIERCE_E_DOWN : rc;
+    int rc = require_own(transit, (const void *const[]){mine.rows.at}, 1);
+    if (rc < 0) /* no key was rotated */
+        return rc;
     rc = device->ops->rotate(device->device, &mine);
     /* The keys may be in the memory of the load, and their bytes are unknown. */
     return rc == -EIO || rc == -ECANCELED ? fail(transit, rc) : rc;
+}
+
+int tierce__transit_distances(struct tierce__transit *transit,
+                              const struct tierce__device_distances *keys)
+{
+    const struct tierce__open_device *device = transit->device;
+    struct tierce__device_distances mine = *keys;
+    mine.stream = transit->stream;
+    int rc = require_own(transit, (const void *const[]){mine.a.at, mine.b.at, mine.to},
+                         mine.tokens > 0 ? 3 : 0);
+    if (rc < 0)
+        return rc;
+    rc = device->ops->distances(device->device, &mine);
+    return rc == -EIO ? fail(transit, rc) : rc;
 }
 
 /* ---- the end ---- */

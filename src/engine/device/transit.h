@@ -104,6 +104,11 @@ bool tierce__transit_settle_next(struct tierce__transit *transit, struct tierce_
 TIERCE_MUSTUSE int tierce__transit_rotate(struct tierce__transit *transit,
                                           const struct tierce__device_keys *keys);
 
+/* Computes distances of keys, in the same order and with the same errors; after -ECANCELED the
+ * transit goes on, because its memory is not written. */
+TIERCE_MUSTUSE int tierce__transit_distances(struct tierce__transit *transit,
+                                             const struct tierce__device_distances *keys);
+
 /* Waits until all copies have ended; their results are valid only if `failed` is 0 then. Errors:
  * TIERCE_E_DEADLINE, -EIO, TIERCE_E_CLOSED: copies may be in progress. */
 TIERCE_MUSTUSE int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns);

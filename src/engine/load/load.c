@@ -20,7 +20,8 @@
 #include "engine/view.h"
 #include "engine/lender.h"
 #include "engine/load/load_private.h"
-#include "engine/load/load_rotate.h"
+#include "engine/load/load_keys.h"
+#include "core/blend/select.h"
 #include "core/paged/paged.h"
 
 void tierce__load_free(struct tierce_load *load)
@@ -240,6 +241,19 @@ int tierce__load_rotate(struct tierce_load *load, const struct tierce__rotation 
     if (load->on_device)
         return tierce__load_device_rotate(load, &keys);
     tierce__rotate(rotation, dtype, rows, rows, tokens, heads);
+    return 0;
+}
+
+int tierce__load_distances(struct tierce_load *load, const struct tierce__device_distances *keys)
+{
+    TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
+    int rc = tierce__device_check_distances(keys);
+    if (rc < 0)
+        return rc;
+    if (load->on_device)
+        return tierce__load_device_distances(load, keys);
+    tierce__key_distances(keys->to, keys->dtype, &keys->a, &keys->b, keys->tokens, keys->heads,
+                          keys->row_elements);
     return 0;
 }
 

@@ -173,6 +173,15 @@ int tierce__load_device_rotate(struct tierce_load *load, const struct tierce__de
     return tierce__transit_rotate(load->transit, keys);
 }
 
+int tierce__load_device_distances(struct tierce_load *load,
+                                  const struct tierce__device_distances *keys)
+{
+    TIERCE_DASSERT(load->on_device);
+    if (load->transit == NULL || load->transit->failed < 0)
+        return TIERCE_E_DOWN;
+    return tierce__transit_distances(load->transit, keys);
+}
+
 /* ---- the end ---- */
 
 bool tierce__load_device_end(struct tierce_load *load)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that a load reads from disk into a buffer in the memory of its device. The reads of a
- * chunk are requested at once, and its first copy follows its last read: copies within the device
- * are much faster than the disk.
+ * Chunks that a load reads from disk, or from coded memory, into a buffer in the memory of its
+ * device, which decodes those that are coded. The reads of a chunk are requested at once, and its
+ * first copy follows its last read: copies within the device are much faster than the disk.
  */
 #include "engine/load/load_lease_private.h"
 
@@ -10,7 +10,7 @@ static bool may_be_direct(const struct tierce__own_lease *lease, size_t i)
 {
     const struct tierce__lease_chunk *chunk = &lease->chunks[i];
     return lease->direct != NULL && !chunk->avoids_device &&
-           lease->engine->levels[chunk->level].origin == TIERCE_ORIGIN_DISK;
+           lease->engine->levels[chunk->level].coded != NULL; /* the disk, or coded memory */
 }
 
 /* From now on the chunk is read into memory. */
@@ -30,7 +30,7 @@ bool tierce__lease_join_direct(struct tierce__own_lease *lease, size_t i)
     struct tierce__fetch_waiter *waiter = tierce__lease_waiter(lease, i);
     for (uint32_t s = 0; s < tierce__lease_shape(lease, i)->segment_count; s++)
         tierce__fetch_ask(waiter, s);
-    /* A disk answers at once for a chunk that it has compressed or encrypted. */
+    /* The tier answers at once for a chunk that it cannot read there, if it knows that. */
     bool lives = tierce__fetch_lives(waiter);
     if (!lives)
         avoid_device(lease, i);

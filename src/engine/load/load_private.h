@@ -48,9 +48,11 @@ TIERCE_MUSTUSE int tierce__load_device_begin(struct tierce_load *load,
 /* Errors: TIERCE_E_UNSUPPORTED (the stream is being captured); all chunks have failed then. */
 TIERCE_MUSTUSE int tierce__load_device_layer(struct tierce_load *load, uint32_t layer);
 
-/* Errors: as of tierce__load_rotate. */
+/* Errors: as of tierce__load_rotate and tierce__load_distances. */
 TIERCE_MUSTUSE int tierce__load_device_rotate(struct tierce_load *load,
                                               const struct tierce__device_keys *keys);
+TIERCE_MUSTUSE int tierce__load_device_distances(struct tierce_load *load,
+                                                 const struct tierce__device_distances *keys);
 
 /* Copies the header of a chunk in the memory of the device to the host, unless it was. False: it
  * cannot, and the chunk has failed. */

@@ -9,8 +9,8 @@
 
 #define RAW_HELP                                                                                   \
     "Chunks that were stored uncompressed: element (no known element type), longer (it would not " \
-    "become shorter), behind (queue full), memory (no memory), slow (decompression is slower "     \
-    "than the device or link)."
+    "become shorter), behind (queue full), memory (no memory), slow (loads of compressed chunks "  \
+    "would not be faster), sample (to measure loads of uncompressed chunks)."
 
 /* In the order of the page: rows of one metric lie together. */
 static const struct codec_row {
@@ -42,10 +42,13 @@ static const struct codec_row {
     RAW("behind", TIERCE__CODED_RAW_BEHIND),
     RAW("memory", TIERCE__CODED_RAW_MEMORY),
     RAW("slow", TIERCE__CODED_RAW_SLOW),
+    RAW("sample", TIERCE__CODED_RAW_SAMPLE),
     ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Uncompressed bytes of decoded layers."),
     ROW("decoded_bytes", decoded_bytes, 1, "Compressed bytes of these layers."),
     ROW("lossy_decoded_raw_bytes", lossy_decoded_raw_bytes, 1,
         "Uncompressed bytes of layers that a lossy codec decoded: approximate KV."),
+    ROW("device_decoded_raw_bytes", device_decoded_raw_bytes, 1,
+        "Uncompressed bytes of layers that a GPU decoded, in loads into its memory."),
     ROW("decode_seconds", decode_ns, 1e-9, "Time of decompression, of all threads together."),
     ROW("encrypted_chunks", encrypted_chunks, 1, "Chunks that were encrypted."),
     ROW("refused_chunks", refused_chunks, 1,
@@ -115,6 +118,7 @@ static void write_stats(struct tierce__json_write *json, const char *tier,
     /* 0: not known, because too little was read. */
     tierce__json_write_signed(json, "device_bytes_per_s", (int64_t)stats->device_bytes_per_s);
     tierce__json_write_signed(json, "decode_bytes_per_s", (int64_t)stats->decode_bytes_per_s);
+    tierce__json_write_signed(json, "load_time_percent", (int64_t)(stats->load_time * 100));
 }
 
 /* `codec` is that of the disk, `memory_codec` that of coded memory, `remote_codecs` has those of

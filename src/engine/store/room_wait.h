@@ -26,4 +26,9 @@ TIERCE_MUSTUSE int64_t tierce__store_waiting(struct tierce_view *view,
                                              const struct tierce_transfer_opts *opts,
                                              struct tierce__room_wait *room_wait);
 
+/* The same until wait_ms from now. [out] *is_full */
+TIERCE_MUSTUSE int64_t tierce__store_within(struct tierce_view *view,
+                                            const struct tierce_transfer_opts *opts,
+                                            uint32_t wait_ms, bool *is_full);
+
 #endif

@@ -262,3 +262,12 @@ int64_t tierce__store_waiting(struct tierce_view *view, const struct tierce_tran
     room_wait->is_full = false;
     return store_any(view, opts, room_wait);
 }
+
+int64_t tierce__store_within(struct tierce_view *view, const struct tierce_transfer_opts *opts,
+                             uint32_t wait_ms, bool *is_full)
+{
+    struct tierce__room_wait room_wait = {.deadline_ns = tierce__deadline_in_ms(wait_ms)};
+    int64_t blocks = tierce__store_waiting(view, opts, &room_wait);
+    *is_full = room_wait.is_full;
+    return blocks;
+}

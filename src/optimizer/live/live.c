@@ -18,7 +18,7 @@ enum {
 
 struct live_kept {
     int64_t time_us;
-    uint64_t session, input_tokens;
+    uint64_t session, input_tokens, output_tokens;
     uint32_t source, instance;
     uint32_t count, read_count;
     uint32_t window;
@@ -205,6 +205,7 @@ int tierce__live_window_add(struct tierce__live_window *window, uint32_t source,
         .time_us = request->time_us,
         .session = request->session,
         .input_tokens = request->input_tokens,
+        .output_tokens = request->output_tokens,
         .source = source,
         .instance = instance,
         .count = request->count,
@@ -253,6 +254,7 @@ static int record(const struct tierce__live_window *window, struct tierce__recor
                                                   .read_count = kept->read_count,
                                                   .blocks = blocks,
                                                   .input_tokens = kept->input_tokens,
+                                                  .output_tokens = kept->output_tokens,
                                               });
         blocks += kept->count;
     }

@@ -112,6 +112,17 @@ static void use_each(struct tierce__replay *r, const struct tierce__recorded *re
         count_uses(r, internal, request->read_count, hits);
 }
 
+static void begin_uses(struct tierce__replay *r, const struct tierce__recorded *request)
+{
+    if (r->flat.policy == NULL || request->count == 0)
+        return;
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    tierce__policy_begin(r->flat.policy,
+                         &(struct tierce__policy_request){.count = request->count,
+                                                          .last_key = blocks[request->count - 1],
+                                                          .output_tokens = request->output_tokens});
+}
+
 static void hold(struct tierce__replay *r, const struct tierce__recorded *request, bool held)
 {
     const uint32_t *blocks = tierce__recorded_blocks(request), *slot_of = r->flat.slot_of;
@@ -119,6 +130,20 @@ static void hold(struct tierce__replay *r, const struct tierce__recorded *reques
     for (uint32_t i = 0; policy != NULL && i < request->count; i++) {
         if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
             policy->ops->set_evictable(policy, slot_of[blocks[i]], !held);
+    }
+}
+
+/* The stored blocks from `from` on, which follow one that did not fit. */
+static void skip_rest(struct tierce__replay *r, const struct tierce__recorded *request,
+                      uint32_t from)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    for (uint32_t i = from; i < request->stored; i++) {
+        if (r->flat.slot_of[blocks[i]] == TIERCE__NO_SLOT)
+            tierce__policy_skip(
+                r->flat.policy,
+                &(struct tierce__policy_entry){
+                    .key = blocks[i], .bytes = 1, .now = r->flat.now, .parent = TIERCE__NO_SLOT});
     }
 }
 
@@ -138,8 +163,10 @@ static void use_whole(struct tierce__replay *r, const struct tierce__recorded *r
     for (uint32_t i = 0; i < request->stored; i++) {
         bool there = slot_of[blocks[i]] != TIERCE__NO_SLOT;
         if (!there &&
-            !tierce__flat_store(&r->flat, ops, blocks[i], bytes != NULL ? bytes[i] : 1, parent))
+            !tierce__flat_store(&r->flat, ops, blocks[i], bytes != NULL ? bytes[i] : 1, parent)) {
+            skip_rest(r, request, i + 1);
             break;
+        }
         parent = slot_of[blocks[i]];
         if (!there && policy != NULL)
             ops->set_evictable(policy, parent, false);
@@ -178,6 +205,7 @@ int tierce__replay_request(struct tierce__replay *replay, const struct tierce__r
         tierce__flat_expire(&replay->flat);
     }
     look_up(replay, request);
+    begin_uses(replay, request);
     if (replay->opts.whole)
         use_whole(replay, request);
     else

@@ -176,6 +176,8 @@ int tierce__recording_add(struct tierce__recording *recording,
         .has_bytes = request->bytes != NULL && request->count > 0,
         .before = recording->last_bytes,
         .stored = request->kind == TIERCE__TRACE_READ ? 0 : request->count - request->unstored,
+        .output_tokens =
+            request->output_tokens < UINT32_MAX ? (uint32_t)request->output_tokens : UINT32_MAX,
     };
     if (recorded_bytes(&head) / 8 > UINT32_MAX)
         return TIERCE_E_LIMIT;

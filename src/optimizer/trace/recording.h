@@ -41,6 +41,7 @@ struct tierce__recorded {
     uint8_t has_bytes;
     uint32_t before; /* length of the previous request in units of eight bytes; 0: there is none */
     uint32_t stored; /* leading blocks that are stored if the cache lacks them; 0 for a read */
+    uint32_t output_tokens; /* 0: unknown; larger numbers are recorded as UINT32_MAX */
 };
 
 struct tierce__recording_totals {

@@ -162,6 +162,7 @@ void tierce__coded_connector_stats(struct tierce__connector *connector,
     out->encrypts = c->encrypts;
     out->device_bytes_per_s = tierce__coded_speed_of_device(&c->speed);
     out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&c->speed);
+    out->load_time = tierce__coded_speed_of_loads(&c->speed);
     tierce__lock_drop(&c->lock);
 }
 
@@ -254,7 +255,8 @@ int tierce__coded_connector_open(struct tierce__connector **out,
     c->has_forms = (opts->connector->caps & TIERCE__CONNECTOR_FORMS) != 0;
     c->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
     snprintf(c->name, sizeof(c->name), "%s", opts->name);
-    tierce__coded_speed_init(&c->speed, opts->measured_bytes, opts->decode_threads);
+    tierce__coded_speed_init(&c->speed, opts->measured_bytes, opts->decode_threads,
+                             opts->load_time_max);
     c->ops =
         (struct tierce__connector_ops){.scheme = opts->connector->ops->scheme,
                                        .submit = submit,

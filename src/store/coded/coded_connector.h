@@ -16,7 +16,7 @@
  *
  * PUT: a thread encodes chunk after chunk, so that no caller waits for it. A chunk stays raw if its
  * namespace states no known element type, if it would not become shorter, if there is no memory for
- * it, or if decoding is slower than the link.
+ * it, or if loads would not be faster with the codec (coded_speed.h).
  *
  * GET: the beginning of an object is read first, and shows whether the object is coded; this is
  * remembered for 10 s, for the ranges that follow. As long as the store's last object was raw,
@@ -53,6 +53,7 @@ struct tierce__coded_connector_opts {
                                    pool that `alloc` has */
     uint32_t decode_threads;    /* and the following: as in tierce__coded_opts */
     uint64_t measured_bytes;
+    double load_time_max;
 };
 
 /* Errors: -ENOMEM, TIERCE_E_ARGUMENT (also a connector with neither ability). */

@@ -148,6 +148,27 @@ static uint64_t form_of(const struct tierce__coded_download *g)
     return g->guesses ? g->req->buf->bytes : g->object->bytes;
 }
 
+/* How many bytes of the beginning to read, without those of layers. */
+static uint64_t first_bytes(const struct tierce__coded_connector *c,
+                            const struct tierce__store_req *req)
+{
+    return c->has_forms && req->buf->bytes >= LONG_BYTES ? FORM_HEAD_BYTES : HEAD_BYTES;
+}
+
+/* A read of so many bytes. As long as an object is not known, it is taken for one of the kind that
+ * was read last. Under the lock. */
+static enum tierce__coded_read kind_of(const struct tierce__coded_download *g, uint64_t bytes)
+{
+    const struct tierce__coded_connector *c = g->connector;
+    tierce__lock_assert_held(&c->lock);
+    bool is_coded = g->reads_head ? c->sees_coded : !g->guesses && g->object->is_coded;
+    bool is_head =
+        g->reads_head && !c->is_whole && (bytes <= first_bytes(c, g->req) || bytes == g->wanted);
+    return !is_coded ? TIERCE__CODED_READ_RAW
+           : is_head ? TIERCE__CODED_READ_HEAD
+                     : TIERCE__CODED_READ_CODED;
+}
+
 void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce__buf *buf,
                                  uint64_t offset, uint64_t length, tierce__store_done_fn *done)
 {
@@ -169,7 +190,8 @@ void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce
                                           .takes_shorter = c->is_whole,
                                           .object_bytes = form_of(g)};
     tierce__lock_take(&c->lock);
-    tierce__coded_speed_begin(&c->speed);
+    g->kind = kind_of(g, length);
+    tierce__coded_speed_begin(&c->speed, g->kind);
     tierce__lock_drop(&c->lock);
     if (tierce__coded_connector_pass(c, &g->inner))
         return;
@@ -187,7 +209,7 @@ void tierce__coded_download_note(struct tierce__coded_download *g)
     g->req->repeats = inner->repeats;
     g->req->connected |= inner->connected;
     tierce__lock_take(&c->lock);
-    tierce__coded_speed_end(&c->speed, inner->status == 0 ? inner->length : 0);
+    tierce__coded_speed_end(&c->speed, g->kind, inner->status == 0 ? inner->length : 0);
     tierce__lock_drop(&c->lock);
 }
 
@@ -253,13 +275,6 @@ static void has_guessed(struct tierce__store_req *inner)
 /* ---- the beginning of an object -------------------------------------------------------------- */
 
 static void read_head(struct tierce__coded_download *g, uint64_t bytes);
-
-/* How many bytes of the beginning to read, without those of layers. */
-static uint64_t first_bytes(const struct tierce__coded_connector *c,
-                            const struct tierce__store_req *req)
-{
-    return c->has_forms && req->buf->bytes >= LONG_BYTES ? FORM_HEAD_BYTES : HEAD_BYTES;
-}
 
 /* The object is raw. The beginning is the whole range, or the range follows. */
 static void is_raw(struct tierce__coded_download *g, bool has_range)

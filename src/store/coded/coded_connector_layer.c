@@ -296,6 +296,7 @@ static void read_layers(struct tierce__coded_download *g)
     tierce__lock_take(&c->lock);
     bool is_late = object->is_late, reads = !is_late && take_layers(g, &all);
     if (!is_late && !reads && all) {
+        tierce__coded_speed_arrived(&c->speed);
         tierce__list_push_back(&c->ready, &g->node);
         tierce__cond_signal(&c->decode_cond);
     } else if (!is_late && !reads) {

@@ -88,8 +88,9 @@ struct tierce__coded_download {
     uint64_t reserved;                /* of get_staging: it has waited, and will allocate it */
     uint32_t first, last;             /* layers that this get reads now */
     bool reads_head;
-    bool has_head;      /* it has read the beginning of this object itself */
-    bool is_reader;     /* one of object->readers */
+    enum tierce__coded_read kind; /* of the read in progress */
+    bool has_head;                /* it has read the beginning of this object itself */
+    bool is_reader;               /* one of object->readers */
     bool guesses;       /* reads its range as one of a raw object, while another reads the head */
     bool has_guessed;   /* that read is over */
     bool woken;         /* the object is known, and such a read is still in progress */

@@ -118,14 +118,16 @@ static uint64_t make(struct tierce__coded_upload *p, const struct tierce__coded_
         return (uint64_t)length;
     if (length == 0)
         *why = TIERCE__CODED_RAW_LONGER;
+    else if (length == TIERCE_E_VERSION)
+        *why = TIERCE__CODED_RAW_KEY;
     tierce__buf_release(p->coded);
     p->coded = NULL;
     return 0;
 }
 
 /* Encodes an object; p->coded stays NULL if it stays raw, or is not stored because it cannot be
- * encrypted. Returns the coded length. */
-static uint64_t encode(struct tierce__coded_upload *p)
+ * encrypted, with *refusal as its status. Returns the coded length. */
+static uint64_t encode(struct tierce__coded_upload *p, int *refusal)
 {
     struct tierce__coded_connector *c = p->connector;
     const struct tierce__store_req *req = p->req;
@@ -158,15 +160,17 @@ static uint64_t encode(struct tierce__coded_upload *p)
     else if (length == 0 && !c->encrypts)
         c->stats.raw_chunks[why]++;
     tierce__lock_drop(&c->lock);
+    *refusal = why == TIERCE__CODED_RAW_KEY ? TIERCE_E_NO_KEY : TIERCE_E_FULL;
     return length;
 }
 
 static void handle(struct tierce__coded_upload *p)
 {
     struct tierce__coded_connector *c = p->connector;
-    uint64_t length = encode(p);
+    int refusal;
+    uint64_t length = encode(p, &refusal);
     if (p->coded == NULL && c->encrypts) {
-        answer(p, TIERCE_E_FULL);
+        answer(p, refusal);
         return;
     }
     if (p->coded == NULL) { /* the store reads the caller's memory */
@@ -288,22 +292,26 @@ bool tierce__coded_connector_put(struct tierce__coded_connector *c, struct tierc
     bool is_sane = req->buf != NULL && req->name_count == 1 && req->offset == 0 &&
                    req->length >= TIERCE__CHUNK_ALIGN && req->length <= req->buf->bytes;
     const struct tierce__codec *codec = is_sane ? codec_for(c, req) : c->codec;
+    struct tierce__coded_news news = {0};
     tierce__lock_take(&c->lock);
     if (req->name_count == 1)
         tierce__coded_object_forget(c, req->names);
     bool encodes = (codec != NULL || c->encrypts) && is_sane && !c->closing;
-    bool is_slow = encodes && codec != NULL && tierce__coded_speed_is_slow(&c->speed);
-    struct tierce__coded_slow slow = {0};
-    if (is_slow)
-        slow = tierce__coded_speed_tell(&c->speed, codec);
-    bool taken = encodes && (!is_slow || c->encrypts) && enqueue(c, req, is_slow ? NULL : codec);
+    bool is_slow = encodes && codec != NULL && tierce__coded_speed_is_slow(&c->speed, &news, codec);
+    bool is_sample = encodes && codec != NULL && !is_slow && !c->encrypts &&
+                     tierce__coded_speed_samples(&c->speed, req->length);
+    bool stays_raw = is_slow || is_sample;
+    bool taken =
+        encodes && (!stays_raw || c->encrypts) && enqueue(c, req, stays_raw ? NULL : codec);
     bool is_refused = c->encrypts && !taken;
     int status = c->closing ? TIERCE_E_CLOSED : is_sane ? TIERCE_E_FULL : TIERCE_E_ARGUMENT;
     c->stats.refused_chunks += is_refused && !c->closing;
-    if (encodes && codec != NULL && (is_slow || !taken))
-        c->stats.raw_chunks[is_slow ? TIERCE__CODED_RAW_SLOW : TIERCE__CODED_RAW_MEMORY]++;
+    if (encodes && codec != NULL && (stays_raw || !taken))
+        c->stats.raw_chunks[is_slow     ? TIERCE__CODED_RAW_SLOW
+                            : is_sample ? TIERCE__CODED_RAW_SAMPLE
+                                        : TIERCE__CODED_RAW_MEMORY]++;
     tierce__lock_drop(&c->lock);
-    tierce__coded_log_slow(c->name, &slow);
+    tierce__coded_log_news(c->name, &news);
     if (is_refused) { /* it is never passed on as it is */
         req->status = status;
         req->done(req);

@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/log/log.h"
 #include "store/coded/coded_private.h"
 
 #include <errno.h>
@@ -129,8 +130,7 @@ static bool take_memory(struct tierce__coded_get *g, bool *failed)
     return *failed;
 }
 
-/* ---- objects that were recoded ----------------------------------------------------------------
- */
+/* ---- objects that were recoded --------------------------------------------------------------- */
 
 /* A read of object `stored` has missed. If the chunk was compressed or uncompressed meanwhile, the
  * request restarts, and is not the caller's any more. */
@@ -230,6 +230,21 @@ static bool is_of(const struct tierce__coded_get *g, const struct tierce__coded_
     return info->object_bytes == g->coded_bytes && info->chunk.extent.object_bytes == g->raw_bytes;
 }
 
+static enum tierce__coded_read kind_of(const struct tierce__coded_get *g)
+{
+    return g->reads_head && g->inner.length < g->coded_bytes ? TIERCE__CODED_READ_HEAD
+                                                             : TIERCE__CODED_READ_CODED;
+}
+
+/* The coded bytes of a range have arrived. Under the lock. */
+static void make_ready(struct tierce__coded_tier *t, struct tierce__coded_get *g)
+{
+    tierce__lock_assert_held(&t->lock);
+    tierce__coded_speed_arrived(&t->speed);
+    tierce__list_push_back(&t->ready, &g->node);
+    tierce__cond_signal(&t->decode_cond);
+}
+
 /* The bytes of a head have arrived. */
 static void note_head(struct tierce__coded_get *g)
 {
@@ -255,10 +270,10 @@ static void read_done(struct tierce__store_req *inner)
     g->device_was_late =
         inner->status == TIERCE_E_DEADLINE || tierce__now_ns() >= g->req->deadline_ns;
     tierce__lock_take(&t->lock);
-    tierce__coded_speed_end(&t->speed, inner->status == 0 ? inner->length : 0);
+    if (inner->status == 0 && !g->reads_head)
+        make_ready(t, g);
+    tierce__coded_speed_end(&t->speed, kind_of(g), inner->status == 0 ? inner->length : 0);
     if (inner->status == 0 && !g->reads_head) {
-        tierce__list_push_back(&t->ready, &g->node);
-        tierce__cond_signal(&t->decode_cond);
         tierce__lock_drop(&t->lock);
         return;
     }
@@ -294,12 +309,12 @@ static void read_coded(struct tierce__coded_get *g)
                                           .coded_bytes = g->coded_bytes,
                                           .stored = g->stored};
     tierce__lock_take(&t->lock);
-    tierce__coded_speed_begin(&t->speed);
+    tierce__coded_speed_begin(&t->speed, kind_of(g));
     tierce__lock_drop(&t->lock);
     if (tierce__coded_pass(t, &g->inner))
         return;
     tierce__lock_take(&t->lock);
-    tierce__coded_speed_end(&t->speed, 0);
+    tierce__coded_speed_end(&t->speed, kind_of(g), 0);
     tierce__lock_drop(&t->lock);
     fail(g, TIERCE_E_CLOSED);
 }
@@ -324,6 +339,11 @@ static bool plan(struct tierce__coded_get *g)
     return true;
 }
 
+static bool is_on_device(const struct tierce__store_req *req)
+{
+    return req->buf != NULL && req->buf->on_device;
+}
+
 static void advance(struct tierce__coded_get *g)
 {
     struct tierce__coded_tier *t = g->tier;
@@ -342,6 +362,9 @@ static void advance(struct tierce__coded_get *g)
     tierce__lock_drop(&t->lock);
     if (parks)
         return;
+    /* No layer is read for a device that cannot decode it. */
+    if (is_ready && is_on_device(g->req) && !tierce__coded_may_be_on_device(&head->parsed.info))
+        rc = TIERCE_E_UNSUPPORTED;
     if (rc < 0) {
         finish(g, rc);
     } else if (!is_ready) {
@@ -352,21 +375,41 @@ static void advance(struct tierce__coded_get *g)
         read_coded(g);
     } else {
         tierce__lock_take(&t->lock);
-        tierce__list_push_back(&t->ready, &g->node);
-        tierce__cond_signal(&t->decode_cond);
+        make_ready(t, g);
         tierce__lock_drop(&t->lock);
     }
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
+/* A device that lacks memory, or whose driver has refused a call, may decode the next range.
+ * After other failures it is not used any more: its decoder never ran on a GPU, and the host
+ * decodes everything. */
+static void note_device_error(struct tierce__coded_tier *t, int error)
+{
+    if (error == 0 || error == -ENOMEM || error == -ECANCELED)
+        return;
+    if (atomic_exchange_explicit(&t->device, NULL, memory_order_acq_rel) != NULL)
+        tierce__log(error == TIERCE_E_FORMAT ? TIERCE_LOG_ERROR : TIERCE_LOG_WARN, "gpu_decode_off",
+                    "tier=%s reason=\"%s\" consequence=\"the host decodes chunks that are loaded "
+                    "into the GPU\"",
+                    t->ops.name, tierce_strerror(error));
+}
+
+/* The device of a GET into its memory; NULL: none decodes. */
+static const struct tierce__coded_device *device_of(struct tierce__coded_tier *t)
+{
+    return atomic_load_explicit(&t->device, memory_order_acquire);
+}
+
 static void serve(struct tierce__coded_get *g)
 {
     struct tierce__coded_tier *t = g->tier;
-    struct tierce__coded_work work = {.keys = t->keys, .tier = t->ops.name};
+    struct tierce__coded_work work = {
+        .keys = t->keys, .tier = t->ops.name, .device = is_on_device(g->req) ? device_of(t) : NULL};
     uint64_t begun = tierce__now_ns();
-    int rc = TIERCE_E_DEADLINE;
-    if (begun < g->req->deadline_ns)
+    int rc = is_on_device(g->req) && work.device == NULL ? TIERCE_E_UNSUPPORTED : TIERCE_E_DEADLINE;
+    if (rc == TIERCE_E_DEADLINE && begun < g->req->deadline_ns)
         rc = tierce__coded_range_decode(
             &g->range, &g->head->parsed, g->req,
             g->buf != NULL ? g->buf->data + (g->range.from - g->from) : NULL, &work);
@@ -374,6 +417,7 @@ static void serve(struct tierce__coded_get *g)
     tierce__lock_take(&t->lock);
     tierce__coded_speed_decoded(&t->speed, &t->stats, &work, rc, took);
     tierce__lock_drop(&t->lock);
+    note_device_error(t, work.device_error);
     finish(g, rc);
 }
 
@@ -452,7 +496,7 @@ static void raw_done(struct tierce__store_req *inner)
     int status = inner->status;
     uint64_t stored = g->stored;
     tierce__lock_take(&t->lock);
-    tierce__coded_speed_end(&t->speed, status == 0 ? inner->length : 0);
+    tierce__coded_speed_end(&t->speed, TIERCE__CODED_READ_RAW, status == 0 ? inner->length : 0);
     tierce__lock_drop(&t->lock);
     req->repeats = inner->repeats;
     req->connected = inner->connected;
@@ -466,7 +510,9 @@ static void raw_done(struct tierce__store_req *inner)
 /* A raw object. Its read is timed only if the answer to it decides something. */
 static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req, uint64_t stored)
 {
-    bool is_watched = t->codec != NULL || /* relaxed: as in begin_again */
+    bool has_codec =
+        t->codec != NULL || tierce__coded_kind_of(&t->elements, req->keys[0].ns).lossy != NULL;
+    bool is_watched = has_codec || /* relaxed: as in begin_again */
                       atomic_load_explicit(&t->has_recoded, memory_order_relaxed);
     struct tierce__coded_raw_get *g = is_watched ? tierce__alloc(sizeof(*g)) : NULL;
     if (g == NULL)
@@ -475,12 +521,12 @@ static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req
     g->inner.done = raw_done;
     g->inner.arg = g;
     tierce__lock_take(&t->lock);
-    tierce__coded_speed_begin(&t->speed);
+    tierce__coded_speed_begin(&t->speed, TIERCE__CODED_READ_RAW);
     tierce__lock_drop(&t->lock);
     if (tierce__coded_pass(t, &g->inner))
         return 0;
     tierce__lock_take(&t->lock);
-    tierce__coded_speed_end(&t->speed, 0);
+    tierce__coded_speed_end(&t->speed, TIERCE__CODED_READ_RAW, 0);
     tierce__lock_drop(&t->lock);
     tierce__free(g);
     return TIERCE_E_CLOSED;
@@ -543,13 +589,25 @@ static int begin_coded(struct tierce__coded_tier *t, struct tierce__store_req *r
     return 0;
 }
 
+/* Whether a device may decode the chunk; its head may still show that it cannot. */
+static bool may_decode_there(struct tierce__coded_tier *t, const struct tierce__store_req *req)
+{
+    if (device_of(t) == NULL || t->encrypts ||
+        tierce__coded_kind_of(&t->elements, req->keys[0].ns).lossy != NULL)
+        return false;
+    tierce__lock_take(&t->lock);
+    bool prefers_host = tierce__coded_speed_prefers_host(&t->speed);
+    tierce__lock_drop(&t->lock);
+    return !prefers_host;
+}
+
 void tierce__coded_get_begin(struct tierce__coded_tier *t, struct tierce__store_req *req)
 {
     struct tierce__store_req look;
     int rc = tierce__coded_look(t, &look, req->keys, req->deadline_ns);
     if (rc == 0)
         rc = TIERCE_E_MISS;
-    else if (rc > 0 && look.coded_bytes > 0 && req->buf != NULL && req->buf->on_device)
+    else if (rc > 0 && look.coded_bytes > 0 && is_on_device(req) && !may_decode_there(t, req))
         rc = TIERCE_E_UNSUPPORTED;
     else if (rc > 0)
         rc = look.coded_bytes > 0 ? begin_coded(t, req, &look) : begin_raw(t, req, look.stored);

@@ -4,11 +4,12 @@
 
 #include "core/chunk/coded.h"
 #include "store/coded/coded_keys.h"
+#include "store/coded/coded_speed.h"
 #include "store/coded/coded_tier.h"
 
 /*
  * The parts that a tier and a connector with coded objects share: the kind of a namespace, the
- * head of a coded object, the coded bytes of a range, and the two speeds that are compared.
+ * head of a coded object, and the coded bytes of a range. coded_speed.h has the measured times.
  *
  * Nothing here locks. A caller that shares one of these between threads has a lock for it, except
  * for the elements, which any thread may use.
@@ -61,6 +62,8 @@ TIERCE_MUSTUSE int tierce__coded_parsed_fill(struct tierce__coded_parsed *out,
                                              struct tierce__coded_elements *elements,
                                              const uint8_t *object, uint64_t available,
                                              uint64_t *bytes);
+/* Whether a device decodes the object: it is lossless and not encrypted. */
+bool tierce__coded_may_be_on_device(const struct tierce__coded_info *info);
 void tierce__coded_parsed_fini(struct tierce__coded_parsed *parsed);
 
 /* ---- encoding (coded_form.c) ---- */
@@ -102,68 +105,27 @@ void tierce__coded_range_plan(struct tierce__coded_range *out,
  * in the buffer. Errors: TIERCE_E_CHECKSUM, TIERCE_E_FORMAT: the bytes are damaged; TIERCE_E_FULL:
  * no memory for a layer that lies partly in the range, or that is encrypted, or its key is missing,
  * which is logged: the key may come, so the object must not be hidden; TIERCE_E_VERSION: the key is
- * another one, which is logged.
+ * another one, which is logged. With a device, for objects of
+ * tierce__coded_may_be_on_device: TIERCE_E_UNSUPPORTED: it has failed to decode this one
+ * (work->device_error); TIERCE_E_DEADLINE.
  */
 struct tierce__coded_work {
     struct tierce__coded_keys *keys; /* NULL: none */
+    /* The device whose memory the buffer of the GET is; NULL: it is memory of the host. */
+    const struct tierce__coded_device *device;
     const char *tier;                /* in the log */
     uint64_t raw_bytes, coded_bytes; /* [out] of the layers that a codec made */
+    uint64_t device_raw_bytes;       /* [out] of raw_bytes: by the device */
     uint64_t decrypt_ns;             /* [out] the part of the time that went into the key and into
                                         decryption */
     bool is_lossy;                   /* [out] that codec */
     bool is_locked;                  /* [out] the key is missing or another one */
+    int device_error;                /* [out] of the device; 0: none */
 };
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,
                                               const struct tierce__coded_parsed *parsed,
                                               const struct tierce__store_req *req,
                                               const uint8_t *coded,
                                               struct tierce__coded_work *work);
-
-/* ---- the speed of the device or link, and that of decoding (coded_speed.c) ---- */
-
-/* Bytes and seconds of recent work. Both halve after 1 GiB, and after five minutes. */
-struct tierce__coded_rate {
-    double bytes, s;
-    uint64_t halved_ns; /* when time has halved them last */
-};
-
-struct tierce__coded_speed {
-    double measured_bytes;   /* read, and decoded, before the two are compared */
-    uint32_t decode_threads; /* constant */
-    uint32_t reading;        /* reads in progress */
-    uint64_t since_ns;
-    struct tierce__coded_rate device;
-    struct tierce__coded_rate decoding; /* of one thread; without the time of decryption */
-    bool is_told;                       /* that the codec is not used */
-};
-
-/* 0: the defaults of tierce__coded_opts. */
-void tierce__coded_speed_init(struct tierce__coded_speed *speed, uint64_t measured_bytes,
-                              uint32_t decode_threads);
-/* Records the start of a read. */
-void tierce__coded_speed_begin(struct tierce__coded_speed *speed);
-/* Records the end of a read, and its size. */
-void tierce__coded_speed_end(struct tierce__coded_speed *speed, uint64_t bytes);
-/* Counts a call of tierce__coded_range_decode, which returned `rc` and took so long. */
-void tierce__coded_speed_decoded(struct tierce__coded_speed *speed,
-                                 struct tierce__coded_stats *stats,
-                                 const struct tierce__coded_work *work, int rc, uint64_t took_ns);
-/* Bytes a second; 0 if unknown: not enough was read or decoded recently. */
-double tierce__coded_speed_of_device(struct tierce__coded_speed *speed);
-double tierce__coded_speed_of_decoding(struct tierce__coded_speed *speed);
-/* Whether all threads together decode slower than the device reads, so that raw chunks are loaded
- * faster. */
-bool tierce__coded_speed_is_slow(struct tierce__coded_speed *speed);
-
-/* A codec that is not used, for the log: the tier may be gone when the lock is dropped. */
-struct tierce__coded_slow {
-    const struct tierce__codec *codec; /* NULL: nothing is to be logged */
-    double decode, device;
-};
-/* Fills it in, the first time. */
-struct tierce__coded_slow tierce__coded_speed_tell(struct tierce__coded_speed *speed,
-                                                   const struct tierce__codec *codec);
-/* No lock. */
-void tierce__coded_log_slow(const char *tier, const struct tierce__coded_slow *slow);
 
 #endif

@@ -107,6 +107,11 @@ struct tierce__coded_tier {
     _Atomic bool has_recoded;         /* chunks may have been compressed or uncompressed */
     struct tierce__coded_elements elements;
 
+    struct tierce__coded_device own_device; /* constant once `device` has pointed to it */
+    /* NULL: none that decodes. Stored (release) and loaded (acquire), which publishes own_device.
+     */
+    const struct tierce__coded_device *_Atomic device;
+
     struct tierce__lock lock;
     struct tierce__cond encode_cond, decode_cond;
     struct tierce__cond idle_cond; /* for close */

@@ -27,13 +27,19 @@ static bool is_sane(const struct tierce__store_req *req)
 }
 
 /* Why a chunk is not to be encoded; TIERCE__CODED_RAWS: it is. Under the lock. */
-static enum tierce__coded_raw stays_raw(struct tierce__coded_tier *t, enum tierce__element element)
+static enum tierce__coded_raw stays_raw(struct tierce__coded_tier *t,
+                                        struct tierce__coded_news *news,
+                                        const struct tierce__codec *codec,
+                                        enum tierce__element element, uint64_t bytes)
 {
     if (element == TIERCE__ELEMENT_RAW)
         return TIERCE__CODED_RAW_ELEMENT;
-    if (tierce__coded_speed_is_slow(&t->speed))
+    if (tierce__coded_speed_is_slow(&t->speed, news, codec))
         return TIERCE__CODED_RAW_SLOW;
-    return t->queued_bytes > t->queue_bytes_max / 2 ? TIERCE__CODED_RAW_BEHIND : TIERCE__CODED_RAWS;
+    if (t->queued_bytes > t->queue_bytes_max / 2)
+        return TIERCE__CODED_RAW_BEHIND;
+    return !t->encrypts && tierce__coded_speed_samples(&t->speed, bytes) ? TIERCE__CODED_RAW_SAMPLE
+                                                                         : TIERCE__CODED_RAWS;
 }
 
 static bool start_encoder(struct tierce__coded_tier *t)
@@ -97,14 +103,13 @@ static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_r
     }
     struct tierce__coded_kind kind = tierce__coded_kind_of(&t->elements, req->keys[0].ns);
     const struct tierce__codec *codec = codec_for(t, &kind);
+    struct tierce__coded_news news = {0};
     tierce__lock_take(&t->lock);
-    enum tierce__coded_raw why =
-        codec != NULL ? stays_raw(t, kind.element) : TIERCE__CODED_RAW_ELEMENT;
+    enum tierce__coded_raw why = codec != NULL
+                                     ? stays_raw(t, &news, codec, kind.element, req->object_bytes)
+                                     : TIERCE__CODED_RAW_ELEMENT;
     bool is_closed = t->closing, is_coded = why == TIERCE__CODED_RAWS;
     const char *name = t->ops.name;
-    struct tierce__coded_slow slow = {0};
-    if (why == TIERCE__CODED_RAW_SLOW)
-        slow = tierce__coded_speed_tell(&t->speed, codec);
     struct tierce__coded_put *p = is_closed
                                       ? NULL
                                       : enqueue(t, req, is_coded ? codec : NULL,
@@ -114,7 +119,7 @@ static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_r
     t->dropped += p == NULL && !is_closed;
     t->stats.refused_chunks += p == NULL && !is_closed;
     tierce__lock_drop(&t->lock);
-    tierce__coded_log_slow(name, &slow);
+    tierce__coded_log_news(name, &news);
     if (p == NULL)
         reject(req, is_closed ? TIERCE_E_CLOSED : TIERCE_E_FULL);
 }
@@ -129,12 +134,10 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     const struct tierce__codec *codec = codec_for(t, &kind);
     if (codec == NULL || !is_sane(req))
         return false;
+    struct tierce__coded_news news = {0};
     tierce__lock_take(&t->lock);
-    enum tierce__coded_raw why = stays_raw(t, kind.element);
+    enum tierce__coded_raw why = stays_raw(t, &news, codec, kind.element, req->object_bytes);
     const char *name = t->ops.name;
-    struct tierce__coded_slow slow = {0};
-    if (why == TIERCE__CODED_RAW_SLOW)
-        slow = tierce__coded_speed_tell(&t->speed, codec);
     bool must_queue = !tierce__list_empty(&t->puts); /* behind chunks that may be its parents */
     bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
     struct tierce__coded_put *p = NULL;
@@ -148,7 +151,7 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     if ((p != NULL || passes) && why != TIERCE__CODED_RAWS && !t->closing)
         t->stats.raw_chunks[why]++;
     tierce__lock_drop(&t->lock);
-    tierce__coded_log_slow(name, &slow);
+    tierce__coded_log_news(name, &news);
     if (p != NULL || passes)
         return p != NULL;
     reject(req, TIERCE_E_FULL);
@@ -288,16 +291,17 @@ static uint64_t encode_object(struct tierce__coded_tier *t, struct tierce__buf *
     return (uint64_t)length;
 }
 
-/* Encodes a chunk; p->coded stays NULL if it stays raw. */
-static void encode(struct tierce__coded_put *p)
+/* Encodes a chunk; p->coded stays NULL if it stays raw. Returns the status of a chunk that must be
+ * encrypted and was not. */
+static int encode(struct tierce__coded_put *p)
 {
     struct tierce__coded_tier *t = p->tier;
-    enum tierce__coded_raw why;
+    enum tierce__coded_raw why = TIERCE__CODED_RAWS;
     struct tierce__coded_making making = {.codec = p->codec, .element = p->element};
     uint64_t begun = tierce__now_ns();
     if (!t->encrypts &&
         is_stored(p)) /* the chunk may be evicted before the inner tier has the put */
-        return;
+        return 0;
     uint64_t length = encode_object(t, &p->coded, p->raw, p->req->object_bytes, &making, &why);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&t->lock);
@@ -312,6 +316,7 @@ static void encode(struct tierce__coded_put *p)
     }
     tierce__lock_drop(&t->lock);
     p->coded_bytes = length;
+    return why == TIERCE__CODED_RAW_KEY ? TIERCE_E_NO_KEY : TIERCE_E_FULL;
 }
 
 bool tierce__coded_tier_has_element(struct tierce__tier *tier, uint32_t ns)
@@ -384,8 +389,7 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
     struct tierce__list deferred;
     uint64_t bytes = p->req->object_bytes;
     tierce__list_init(&deferred);
-    if (p->codec != NULL || t->encrypts)
-        encode(p);
+    int refusal = p->codec != NULL || t->encrypts ? encode(p) : 0;
     bool is_refused = t->encrypts && p->coded == NULL;
     tierce__lock_take(&t->lock);
     bool cancelled = p->cancelled;
@@ -407,7 +411,7 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
     }
     tierce__lock_drop(&t->lock);
     if (cancelled || is_refused)
-        answer(p, cancelled ? status : TIERCE_E_FULL);
+        answer(p, cancelled ? status : refusal);
     else
         leave(p);
     submit_deferred(t, &deferred);

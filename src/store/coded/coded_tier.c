@@ -192,6 +192,15 @@ static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
     return t->inner->ops->scan(t->inner, cursor, places, fn, arg);
 }
 
+void tierce__coded_tier_use_device(struct tierce__tier *tier,
+                                   const struct tierce__coded_device *device)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    TIERCE_ASSERT(t->own_device.ops == NULL);
+    t->own_device = *device;
+    atomic_store_explicit(&t->device, &t->own_device, memory_order_release);
+}
+
 void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_stats *out)
 {
     struct tierce__coded_tier *t = tier_of(tier);
@@ -201,6 +210,7 @@ void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_st
     out->encrypts = t->encrypts;
     out->device_bytes_per_s = tierce__coded_speed_of_device(&t->speed);
     out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&t->speed);
+    out->load_time = tierce__coded_speed_of_loads(&t->speed);
     tierce__lock_drop(&t->lock);
 }
 
@@ -304,7 +314,8 @@ int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__code
     t->alloc_arg = opts->alloc_arg;
     t->queue_bytes_max = opts->queue_bytes_max > 0 ? opts->queue_bytes_max : STAGING_BYTES;
     t->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
-    tierce__coded_speed_init(&t->speed, opts->measured_bytes, opts->decode_threads);
+    tierce__coded_speed_init(&t->speed, opts->measured_bytes, opts->decode_threads,
+                             opts->load_time_max);
     t->ops = (struct tierce__tier_ops){.name = opts->tier->ops->name,
                                        .caps = opts->tier->ops->caps,
                                        .read_bytes = opts->tier->ops->read_bytes,

@@ -3,6 +3,7 @@
 #define TIERCE_STORE_CODED_TIER_H
 
 #include "core/codec/codec.h"
+#include "core/device/device.h"
 #include "core/key/namespaces.h"
 #include "store/tier.h"
 
@@ -21,7 +22,8 @@
  *
  * PUT: a thread of the tier encodes chunk after chunk, so that no store waits for it, in the order
  * in which they were put. A chunk stays raw if its namespace states no known element type, if it
- * would not become shorter, if the thread is behind, or if decoding is slower than the device.
+ * would not become shorter, if the thread is behind, or if loads would not be faster with the
+ * codec (coded_speed.h).
  *
  * A PUT that recodes (store_req.h) passes unchanged: its caller has encoded the chunk. A GET
  * restarts if the chunk was compressed or uncompressed after its lookup.
@@ -33,6 +35,12 @@
  * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
  * the object is damaged; TIERCE_E_VERSION: this build has no such codec, or the object's key is
  * missing or another one, or its namespace has not chosen its lossy codec.
+ *
+ * GET into the memory of a device (buf->on_device), of which tierce__coded_tier_use_device was
+ * told: coded bytes are read into memory of the host and verified, and the device decodes them. A
+ * chunk that is encrypted or has a lossy codec is TIERCE_E_UNSUPPORTED. So is any chunk without
+ * such a device, if its decoder cannot be used, or if it was measured to be slower than the host
+ * (coded_speed.h).
  *
  * Threads: one that encodes, and `decode_threads`, all started when they are first needed.
  */
@@ -58,12 +66,24 @@ struct tierce__coded_opts {
                                    has its own pool; 0: 64 MiB */
     bool no_pool;               /* not its own pool: for tests */
     uint32_t decode_threads;    /* 0: 2, or 1 on a machine with one processor */
-    uint64_t measured_bytes; /* read, and decoded, before the two speeds are compared; 0: 64 MiB */
+    uint64_t measured_bytes;    /* read, and decoded, before loads are compared; 0: 64 MiB */
+    double load_time_max;       /* of loads with the codec, by that with raw chunks; 0: 0.95 */
 };
 
 /* Errors: -ENOMEM, TIERCE_E_ARGUMENT. */
 TIERCE_MUSTUSE int tierce__coded_tier_open(struct tierce__tier **out,
                                            const struct tierce__coded_opts *opts);
+
+/* A device with memory into which chunks are read. */
+struct tierce__coded_device {
+    const struct tierce__device_ops *ops;
+    struct tierce__device *device; /* [borrow until the tier is closed] */
+};
+
+/* From now on chunks may be read into the memory of this device. Once. `tier` is from
+ * tierce__coded_tier_open. Thread: any. */
+void tierce__coded_tier_use_device(struct tierce__tier *tier,
+                                   const struct tierce__coded_device *device);
 
 /* Why a chunk was stored raw while a codec was set. */
 enum tierce__coded_raw {
@@ -71,8 +91,9 @@ enum tierce__coded_raw {
     TIERCE__CODED_RAW_LONGER,  /* it would not become shorter, or is no chunk */
     TIERCE__CODED_RAW_BEHIND,  /* the thread that encodes is behind */
     TIERCE__CODED_RAW_MEMORY,  /* there was no memory to encode */
-    TIERCE__CODED_RAW_SLOW,    /* decoding is slower than the device */
-    TIERCE__CODED_RAW_KEY,     /* only by order: there is no key to encrypt it */
+    TIERCE__CODED_RAW_SLOW,    /* loads would not be faster with the codec */
+    TIERCE__CODED_RAW_SAMPLE,  /* to measure loads without the codec */
+    TIERCE__CODED_RAW_KEY,     /* there is no key to encrypt it; counted only by order */
     TIERCE__CODED_RAWS
 };
 
@@ -112,6 +133,7 @@ struct tierce__coded_stats {
     uint64_t decoded_raw_bytes, decoded_bytes; /* after and before */
     uint64_t decode_ns;                        /* of all threads together */
     uint64_t lossy_decoded_raw_bytes;          /* of decoded_raw_bytes: by a lossy codec */
+    uint64_t device_decoded_raw_bytes;         /* of decoded_raw_bytes: by a device */
     uint64_t raw_chunks[TIERCE__CODED_RAWS];
     bool encrypts;             /* new chunks */
     uint64_t encrypted_chunks; /* whether they were coded or not */
@@ -119,6 +141,7 @@ struct tierce__coded_stats {
     uint64_t locked_reads;     /* of chunks whose key is missing or another one */
     double device_bytes_per_s; /* how fast the device reads; 0: not known */
     double decode_bytes_per_s; /* raw bytes of all threads; 0: not known */
+    double load_time;          /* of loads with the codec, by that with raw chunks; 0: not known */
 };
 
 /* `tier` is from tierce__coded_tier_open. Thread: any. */

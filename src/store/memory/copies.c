@@ -123,6 +123,8 @@ static int check_range(const struct tierce__store_req *req, const struct trailer
 {
     uint64_t end, from = req->coded_bytes > 0 ? 0 : req->offset;
     bool is_coded = trailer->coded_bytes > 0;
+    if (req->buf != NULL && req->buf->on_device)
+        return TIERCE_E_UNSUPPORTED;
     if (req->buf == NULL || !tierce__add_ok(&end, from, req->length) || end > req->buf->bytes)
         return TIERCE_E_ARGUMENT;
     if ((req->coded_bytes > 0) != is_coded || (is_coded && req->stored != trailer->stored))

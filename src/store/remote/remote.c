@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log/log.h"
 
 _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "both have the same values");
 
@@ -187,8 +188,7 @@ int tierce__remote_status(const struct tierce__store_req *call)
     }
 }
 
-/* ---- requests that are passed on --------------------------------------------------------------
- */
+/* ---- requests that are passed on ------------------------------------------------------------- */
 
 /* A request of the tier that the connector answers: it is given names, and passes through
  * end_passing on its way back. It takes no memory, except the names of several keys. */
@@ -630,7 +630,13 @@ static bool close_remote(struct tierce__tier *tier, uint64_t deadline_ns)
     while (remote->requests > 0 && in_time)
         in_time = tierce__cond_wait(&remote->changed, &remote->lock, deadline_ns - last_ns);
     remote->cut = true;
+    uint64_t unwritten = remote->waiting_bytes + remote->writing_bytes;
     tierce__lock_drop(&remote->lock);
+    if (unwritten > 0)
+        tierce__log(TIERCE_LOG_WARN, "remote_closed_early",
+                    "tier=%s bytes=%llu consequence=\"queued chunks of so many bytes may not be in "
+                    "the store\" hint=\"raise timeout.close, or see why the store is slow\"",
+                    remote->name, (unsigned long long)unwritten);
     tierce__remote_cancel_waiting(remote);
     tierce__lock_take(&remote->lock);
     while (remote->submitting > 0)

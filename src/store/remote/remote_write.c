@@ -112,6 +112,12 @@ static void resume(struct tierce__remote_put *put)
     tierce__remote_push(put->remote, &put->event);
 }
 
+/* Whether a chunk was not stored for a reason that its children have too. */
+static bool is_for_all(int verdict)
+{
+    return verdict == TIERCE_E_FULL || verdict == TIERCE_E_NO_KEY;
+}
+
 /* Resumes the children of a finished put. If it was not stored, children that still wait are moved
  * to `ends`. */
 static void tell_children(struct tierce__remote *remote, const struct tierce__remote_put *put,
@@ -128,7 +134,7 @@ static void tell_children(struct tierce__remote *remote, const struct tierce__re
             TIERCE_DASSERT(child->number > put->number);
             child->parent = NULL;
             if (put->verdict < 0)
-                doom(child, put->verdict == TIERCE_E_FULL ? TIERCE_E_FULL : TIERCE_E_REFUSED);
+                doom(child, is_for_all(put->verdict) ? put->verdict : TIERCE_E_REFUSED);
             resume(child);
             if (child->phase == WAITING && child->doomed) {
                 tierce__list_remove(&child->node);
@@ -270,7 +276,7 @@ static void finish_locked(struct tierce__remote_put *put, int verdict)
         remote->stats.put_chunks++;
         remote->stats.put_bytes += put->req->object_bytes;
     } else if (verdict != TIERCE_E_REFUSED && verdict != TIERCE_E_CANCELLED &&
-               verdict != TIERCE_E_FULL) {
+               verdict != TIERCE_E_FULL && verdict != TIERCE_E_NO_KEY) {
         remote->stats.errors++;
     }
     end_put(remote, put, verdict, &over);

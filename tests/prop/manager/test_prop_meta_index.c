@@ -185,7 +185,7 @@ START_TEST(threads_see_each_other)
     put_parents(&threads[0], test_random_u64(&random));
     for (unsigned i = 0; i < THREADS; i++) {
         threads[i].random.state = test_random_u64(&random);
-        threads[i].rounds = 700 * test_scale();
+        threads[i].rounds = TEST_ROUNDS(700u) * test_scale();
         ck_assert_int_eq(pthread_create(&threads[i].id, NULL, run, &threads[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++)
@@ -246,7 +246,7 @@ START_TEST(the_limit_holds_under_pressure)
     static struct thread threads[THREADS];
     for (unsigned i = 0; i < THREADS; i++) {
         threads[i].random.state = test_random_u64(&random);
-        threads[i].rounds = 500 * test_scale();
+        threads[i].rounds = TEST_ROUNDS(500u) * test_scale();
         ck_assert_int_eq(pthread_create(&threads[i].id, NULL, press, &threads[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++)

@@ -74,6 +74,7 @@ static inline struct tierce__recording *random_recording(struct test_random *ran
         if (shape->repeats)
             request.count = repeat_some(random, request.count, ids);
         request.read_count = request.count;
+        request.output_tokens = 7 * (uint64_t)request.count;
         if (shape->reads_and_writes) {
             request.kind = (enum tierce__trace_kind)test_random_below(random, 3);
             request.read_count = test_random_below(random, request.count + 1);

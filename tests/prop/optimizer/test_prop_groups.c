@@ -256,6 +256,7 @@ START_TEST(a_filter_keeps_all_of_a_request)
         ck_assert_uint_eq(k->count, r->count);
         ck_assert_uint_eq(k->read_count, r->read_count);
         ck_assert_uint_eq(k->kind, r->kind);
+        ck_assert_uint_eq(k->output_tokens, r->output_tokens);
         for (uint32_t i = 0; i < r->count; i++) {
             uint32_t block = tierce__recorded_blocks(r)[i];
             if (number[block] == UINT32_MAX)

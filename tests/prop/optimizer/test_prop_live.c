@@ -91,6 +91,19 @@ static void add(struct tierce__live_window *window, uint32_t source, int64_t tim
         0);
 }
 
+/* Request r generated r tokens, or too many for a recording. */
+static void check_outputs(const struct tierce__live_window *window)
+{
+    struct tierce__live_picture picture;
+    uint32_t r = 0;
+    ck_assert_int_eq(tierce__live_window_take(window, &picture, REQUESTS), 0);
+    for (const struct tierce__recorded *q = tierce__recording_first(picture.recording); q != NULL;
+         q = tierce__recording_next(picture.recording, q), r++)
+        ck_assert_uint_eq(q->output_tokens, r % 2 == 0 ? r : UINT32_MAX);
+    ck_assert_uint_eq(r, REQUESTS);
+    tierce__live_picture_clear(&picture);
+}
+
 START_TEST(a_window_that_holds_all_is_a_sweep)
 {
     static const char *const names[] = {"lru",    "leaf-lru", "lfu", "s3fifo",
@@ -111,7 +124,8 @@ START_TEST(a_window_that_holds_all_is_a_sweep)
                 .kind = (enum tierce__trace_kind)test_random_below(&random, 3),
                 .count = count,
                 .read_count = count,
-                .blocks = ids};
+                .blocks = ids,
+                .output_tokens = r % 2 == 0 ? r : UINT64_MAX - r};
             ck_assert_int_eq(tierce__live_window_add(window, 0, &request, r), 0);
             if (request.kind == TIERCE__TRACE_READ)
                 request.kind = TIERCE__TRACE_TURN;
@@ -125,6 +139,7 @@ START_TEST(a_window_that_holds_all_is_a_sweep)
             ck_assert_uint_eq(result.sweep.rows[row].hits, sweep.rows[row].hits);
             ck_assert_uint_eq(result.sweep.rows[row].blocks, sweep.rows[row].blocks);
         }
+        check_outputs(window);
         tierce__live_result_clear(&result);
         tierce__sweep_clear(&sweep);
         tierce__recording_destroy(recording);

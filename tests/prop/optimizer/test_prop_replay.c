@@ -142,7 +142,7 @@ START_TEST(nothing_beats_belady)
                     ck_assert_uint_le(got.hits[PREFIX], best[PREFIX]);
                     ck_assert_uint_le(got.hits[ANY], best[ANY]);
                     ck_assert_uint_le(got.used_max, c);
-                    ck_assert_uint_eq(got.refused, 0);
+                    ck_assert(got.refused == 0 || ops->admits != NULL);
                 }
             }
         }

@@ -14,7 +14,7 @@ import torch  # noqa: E402
 
 from tierce import _core  # noqa: E402
 from tierce.vllm.blend import read_gate  # noqa: E402
-from tierce.vllm.blend_layers import Layers, bytes_of, differing_tokens  # noqa: E402
+from tierce.vllm.blend_layers import Layers, bytes_of  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import Facts, Later, Pending  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
@@ -69,24 +69,48 @@ def test_a_rotation_is_compared_at_great_distances(dtype):
 # ---- the tokens to recompute
 
 
+@pytest.fixture
+def load():
+    """A load of the library into memory of the host."""
+    engine = _core.Engine.open(None, {"memory.size": "4MiB", "disk.path": ""})
+    memory = torch.zeros(1024, dtype=torch.uint8)
+    view = engine.view({"weights": "aa", "model": "m", "kv_dtype": "float32", "quantization": "", "layout": "l", "layer_count": 1,
+                        "cell_bytes": [1024], "block_tokens": BLOCK, "chunk_blocks": 1, "algo": "sha256"})
+    view.set_paged([memory.data_ptr()], [1024], 1)
+    chain = view.chain()
+    chain.append(array("i", range(BLOCK)))
+    load = view.load_begin(chain, 0, 1, array("i", [0]))
+    yield load
+    load.abort()
+    engine.close()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_operations_of_torch_choose_the_same_tokens(dtype):
+def test_the_tokens_that_differ_most_are_computed(load, dtype):
+    """Of 120 tokens, 100 to 119 and every fourth other one are not reused."""
     generator = torch.Generator().manual_seed(7)
+    layers = layers_with(None, {}, dtype)
+    layers.device = torch.device("cpu")
+    is_reused = torch.tensor([at % 4 != 3 and at < 100 for at in range(120)])
+    rows = is_reused.nonzero()[:, 0]
     for share in (0, 0.15, 0.5, 1):
-        computed, reused = (torch.randn(97, 2, 24, generator=generator).to(dtype) for _ in range(2))
-        reused[40:60] = computed[40:60]  # equal distances
-        reused[70, 1, 3] = reused[90, 0, 0] = float("nan")
-        host = _core.differing_keys(bytes_of(computed), bytes_of(reused), str(dtype).removeprefix("torch."), 48, share)
-        chosen = differing_tokens(computed, reused, share)
-        assert sorted(chosen.tolist()) == host and len(host) == math.ceil(97 * share)
-        assert share == 0 or {70, 90} <= {*host}
+        computed, stored = (torch.randn(count, 2, 24, generator=generator).to(dtype) for count in (120, 150))
+        active = torch.arange(30, 150)
+        stored[70:90] = computed[40:60]  # equal distances
+        stored[90, 1, 3] = computed[80, 0, 0] = float("nan")
+        pair = computed[rows].contiguous(), stored[active[rows]].contiguous()
+        most = _core.differing_keys(*map(bytes_of, pair), layers.type_name, 48, share)
+        assert len(most) == math.ceil(75 * share)
+        chosen = layers.chosen(load, active, computed, stored, is_reused, share).tolist()
+        assert chosen == sorted([*(~is_reused).nonzero()[:, 0].tolist(), *rows[most].tolist()])
+        assert share == 0 or {60, 80} <= {*chosen}
 
 
 # ---- the gate
 
 
 def quality(tmp_path, name="quality.json", **changes):
-    rows = [{"share": 15, "agreement": 95.0, "kl": 0.02}, {"share": 15, "agreement": 93.0, "kl": 0.03},
+    rows = [{"share": 15, "agreement": 95.0, "kl": 0.02}, {"share": 15, "agreement": 93.0, "kl": 0.03, "text": "plans"},
             {"share": 30, "agreement": 97.0, "kl": 0.01}]
     path = tmp_path / name
     path.write_text(json.dumps({"tierce_blend_quality": 1, "weights": "aa", "check_layer": 1, "date": "2026-11-29",
@@ -95,11 +119,11 @@ def quality(tmp_path, name="quality.json", **changes):
 
 
 def test_the_gate_has_the_worst_text_of_the_share(tmp_path):
-    gate = read_gate(quality(tmp_path), "aa", 0.15)
+    gate = read_gate(quality(tmp_path), "aa", 0.15, 90)
     assert (gate.agreement, gate.kl, gate.check_layer, gate.share) == (93.0, 0.03, 1, 0.15)
     assert "at least 93.00 %" in gate.words and gate.words.startswith("15 % of")
     finer = quality(tmp_path, rows=[{"share": 12.5, "agreement": 95.0, "kl": 0.02}])
-    assert read_gate(finer, "aa", 0.125).words.startswith("12.5 % of")
+    assert read_gate(finer, "aa", 0.125, 90).words.startswith("12.5 % of")
 
 
 def test_without_a_measurement_the_gate_is_closed(tmp_path):
@@ -107,7 +131,45 @@ def test_without_a_measurement_the_gate_is_closed(tmp_path):
                                          (quality(tmp_path), "bb", 0.15, "of other weights"),
                                          (quality(tmp_path), "aa", 0.2, "no measurement of blend.share 20%; it has 15%, 30%")):
         with pytest.raises(Unsupported, match=reason):
-            read_gate(path, weights, share)
+            read_gate(path, weights, share, 90)
+
+
+def test_a_measurement_below_the_bound_keeps_the_gate_closed(tmp_path):
+    path = quality(tmp_path)
+    assert read_gate(path, "aa", 0.15, 93).agreement == 93.0
+    with pytest.raises(Unsupported, match="the agreement with plans is 93.00 % .blend.quality .*quality.json'., below "
+                                          "blend.agreement, 93.5 %; measure a greater blend.share, or lower the bound"):
+        read_gate(path, "aa", 0.15, 93.5)
+    assert read_gate(path, "aa", 0.3, 93.5).agreement == 97.0  # of another share
+    almost = quality(tmp_path, "almost", rows=[{"share": 15, "agreement": 89.9999, "kl": 0.02}])
+    with pytest.raises(Unsupported, match="the agreement is 89.99 % .*, below blend.agreement, 90 %"):
+        read_gate(almost, "aa", 0.15, 90)
+
+
+@pytest.mark.parametrize("bound, blends", [("93%", True), ("0.93", True), ("93.01%", False)])
+def test_the_bound_of_the_operator(tmp_path, caplog, bound, blends):
+    values = {"blend.enabled": "true", "blend.quality": quality(tmp_path), "blend.share": "0.15", "blend.agreement": bound,
+              "blend.separator": ""}
+    worker = WorkerHalf.__new__(WorkerHalf)
+    worker.engine, worker.weights, worker.hashed = Thing(param=values.__getitem__), "aa", False
+    worker.memory, worker.ranks, worker.part = Thing(kind="host"), Thing(count=1), Thing(layer_count=2)
+    worker.vllm_config = Thing(speculative_config=None, lora_config=None,
+                               kv_transfer_config=Thing(kv_load_failure_policy="recompute"))
+    worker.open_layers, worker.view_of = object, list
+    with caplog.at_level("INFO", "tierce"):
+        worker.prepare_blend()
+    assert (worker.blend_layers is not None, worker.unblended) == (blends, not blends)
+    if blends:
+        assert "Tierce blends prompts: 15 % of the reused tokens" in caplog.text and "at least 93.00 %" in caplog.text
+    else:
+        assert "Tierce does not blend prompts: the agreement with plans is 93.00 %" in caplog.text
+        assert "below blend.agreement, 93.01 %" in caplog.text
+
+
+def test_the_bound_has_a_default():
+    engine = _core.Engine.open(None, {"memory.size": "4MiB", "disk.path": ""})
+    assert engine.param("blend.agreement") == "0.9"
+    engine.close()
 
 
 def test_a_file_that_is_no_measurement_fails_the_start(tmp_path):
@@ -115,9 +177,11 @@ def test_a_file_that_is_no_measurement_fails_the_start(tmp_path):
     wrong.write_text("[]")
     for path, reason in ((str(tmp_path / "missing"), "No such file"), (str(wrong), "not a file of tools/kv_blend.py"),
                          (quality(tmp_path, "rows", rows=[{"share": "x"}]), "not a file of"),
+                         (quality(tmp_path, "nan", rows=[{"share": 15, "agreement": float("nan"), "kl": 0}]), "not a file of"),
+                         (quality(tmp_path, "kl", rows=[{"share": 15, "agreement": 99, "kl": float("inf")}]), "not a file of"),
                          (quality(tmp_path, "format", tierce_blend_quality=2), "has format 2")):
         with pytest.raises(ConfigError, match=reason):
-            read_gate(path, "aa", 0.15)
+            read_gate(path, "aa", 0.15, 0)
 
 
 # ---- the scheduler half

@@ -31,7 +31,8 @@ from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
-from tierce.vllm.link import LOOKUP_MEMORY_ONLY, PREFETCH, VERIFY, Facts, Later, LinkError, Pending  # noqa: E402
+from tierce.lookup_flags import LOOKUP_MEMORY_ONLY  # noqa: E402
+from tierce.vllm.link import PREFETCH, VERIFY, Facts, Later, LinkError, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult, Served  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "demo"))

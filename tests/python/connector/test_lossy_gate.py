@@ -75,7 +75,8 @@ def test_without_a_measurement_within_the_bound_nothing_starts(tmp_path):
 
 def test_a_file_that_is_no_measurement(tmp_path):
     for reason, changes in (("has format 2", {"tierce_codec_quality": 2}), ("is not a file of tools/kv_quality.py", {"rows": 1}),
-                            ("is not a file of", {"rows": [{"codec": "int8"}]})):
+                            ("is not a file of", {"rows": [{"codec": "int8"}]}),
+                            ("is not a file of", {"rows": [{"codec": "int8", "agreement": float("nan"), "kl": 0.1}]})):
         with pytest.raises(ConfigError, match=reason):
             chosen(quality(tmp_path, **changes))
     with pytest.raises(ConfigError, match="No such file"):

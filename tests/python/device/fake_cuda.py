@@ -151,7 +151,7 @@ class Pool:
     the tables."""
 
     def __init__(self, gpu, cache, layout=kv.KVCacheLayout.LBNHC, kernel_tokens=None):
-        self.gpu, self.count, self.views, self.raw = gpu, cache.num_blocks, {}, []
+        self.gpu, self.count, self.views, self.raw, self.first = gpu, cache.num_blocks, {}, [], {}
         for group in cache.kv_cache_groups:
             spec, names = group.kv_cache_spec, group.layer_names
             tokens = kernel_tokens if isinstance(spec, kv.AttentionSpec) else None
@@ -170,10 +170,16 @@ class Pool:
         return {name: CudaTensor(view) for name, view in self.views.items()}
 
     def runs(self, name, number):
-        """Addresses and lengths of a block in vLLM's view."""
+        """Addresses and lengths of a block in vLLM's view. All blocks have the form of the first."""
         view = self.views[name]
         ratio = view.shape[0] // self.count
-        block = view[number * ratio:(number + 1) * ratio]
+        if name not in self.first:
+            self.first[name] = self.runs_of(view[:ratio])
+        at = number * ratio * view.stride(0) * view.element_size()
+        return [(address + at, count) for address, count in self.first[name]]
+
+    @staticmethod
+    def runs_of(block):
         size, out = block.element_size(), []
         assert block.stride(-1) == 1
         rows = [block.data_ptr() + size * sum(i * s for i, s in zip(at, block.stride()))

@@ -89,6 +89,22 @@ def stores_and_loads():
     assert device.fake.cuda_fake_report() == b""
 
 
+def compares_keys(device, load, dtype, size):
+    """The two halves of the first layer; the distances are written over the beginning of the second layer."""
+    elements, count = 16, BLOCKS * CELL // 2 // (16 * size)
+    keys, (first, second) = device.read(0), device.layers
+    load.key_distances(second, first, first + BLOCKS * CELL // 2, count, dtype, elements)
+    half = len(keys) // 2
+    most = device.core.differing_keys(keys[:half], keys[half:], dtype, elements, 0.3)
+    assert device.core.greatest_distances(device.read(1)[:4 * count], 0.3) == most
+    assert len(most) == -(-count * 3 // 10)
+    host = ctypes.create_string_buffer(CELL)
+    for args in ((ctypes.addressof(host), first, first), (second, ctypes.addressof(host), first),
+                 (second, first, ctypes.addressof(host))):
+        with pytest.raises(device.core.Error):
+            load.key_distances(*args, 1, dtype, elements)
+
+
 def rotates_keys():
     """A rotation follows the copy of a layer, and the engine's later work follows it. Its bytes are the host's."""
     device = Device()
@@ -117,6 +133,7 @@ def rotates_keys():
             assert device.read(layer) == rotated != data[layer]
         with pytest.raises(device.core.Error):
             load.rotate_keys(ctypes.addressof(host), 1, dtype, 32, rope, is_neox, 1)
+        compares_keys(device, load, dtype, size)
         assert load.end() == bytes([1]) * BLOCKS
     assert device.fake.cuda_fake_report() == b""
 

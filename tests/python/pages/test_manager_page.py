@@ -112,8 +112,9 @@ def cells(page, section, row):
     return dict(found)
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width, dark", [(1280, False), (360, True),
+                                         *(pytest.param(*other, marks=pytest.mark.long)
+                                           for other in ((1280, True), (360, False)))])
 def test_it_loads_and_asks_nobody_else(browser, manager, width, dark):
     page = load(browser, manager, width=width, dark=dark)
     assert page.problems == []

@@ -84,8 +84,9 @@ def test_headroom_is_up_to_a_bound(browser, tmp_path, match, shaded):
     assert page.run("document.querySelectorAll('#rates path.headroom').length") == shaded
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width, dark", [(1280, False), (360, True),
+                                         *(pytest.param(*other, marks=pytest.mark.long)
+                                           for other in ((1280, True), (360, False)))])
 def test_it_loads_and_asks_for_nothing(browser, report, width, dark):
     page = Page(browser, width, dark=dark).open(report[0])
     assert page.problems == []

@@ -240,7 +240,7 @@ def test_requests_of_the_proxy_do_not_count_as_prompts(run, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "demo"))
     pd, server = module(ROOT / "tools" / "demo", "pd"), HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    place = SimpleNamespace(port=server.server_port)
+    place = SimpleNamespace(port=server.server_port, ports={"HTTP": server.server_port})
     try:
         assert pd.counters(place, place, place) == {"prefilled": 9, "computed": 7, "read": 1000, "pushed": 0, "tail": 0, "tail_bytes": 0, "early": 0}
     finally:
@@ -251,62 +251,141 @@ def test_requests_of_the_proxy_do_not_count_as_prompts(run, monkeypatch):
 # ---- codec.py
 
 HOLDER = """
-import json, os, sys, time
+import json, sys, time
 from pathlib import Path
 job = json.load(sys.stdin)
-codec, folder = job["store"]["disk.codec"], Path(job["store"]["disk.path"])
-again, asked = job["passes"] == ["again"], [s for s, _ in job["order"]]
-assert job["dtype"] == "bfloat16" and asked == sorted(asked, reverse=again)
-folder.mkdir(exist_ok=True)
-assert again == (folder / codec).exists(), "the folder is not that of the fill with this codec"
-(folder / codec).touch()
-held = len(asked) * 3 // (4 if codec == "lossless" else 6)
+store, sessions = job["store"], [s for s, _ in job["order"]]
+assert job["dtype"] == "bfloat16" and sessions == sorted(sessions)
+coded = store.get("disk.codec") == "lossless" or "memory.coded_size" in store
+tier = "disk" if "disk.path" in store else "memory"
+if tier == "disk":
+    folder = Path(store["disk.path"])
+    folder.mkdir(exist_ok=True)
+    assert job["passes"] == ["again" if (folder / store["disk.codec"]).exists() else "fill"]
+    (folder / store["disk.codec"]).touch()
+else:
+    assert job["passes"] == ["fill", "again"]
+    used = int(store["memory.size"]) * 5 // 4 + int(store["memory.coded_size"]) if coded else int(store["memory.size"])
+    assert abs(used - job["total"]) < 16, (used, job["total"])
+held = len(sessions) * 3 // (4 if coded else 6)
 print(json.dumps({"kind": "ready"}))
-for number, session in enumerate(asked):
-    prompt = job["sessions"][session][0]
-    loaded = (len(prompt) - 1) // 32 * 32 if again and number < held else 0
-    print(json.dumps({"kind": "request", "pass_name": job["passes"][0], "session": session, "prompt": prompt,
-                      "answer": [session, 1 if session == job["wrong"] and codec == "lossless" and again else 0],
-                      "ttft": 0.1 if loaded else 2.0, "tierce": {"tierce.disk_tokens": loaded}}))
-print(json.dumps({"kind": "flushed", "durable": True}))
+for name in job["passes"]:
+    again = name == job["recall"]
+    for number, session in enumerate(sessions[::-1] if again else sessions):
+        prompt = job["sessions"][session][0]
+        local = 32 if again and number else 0
+        loaded = (len(prompt) - 1) // 32 * 32 - local if again and number < held else 0
+        print(json.dumps({"kind": "request", "pass_name": name, "session": session, "prompt": prompt,
+                          "answer": [session, 1 if session == job["wrong"] and coded and again and tier == "disk" else 0],
+                          "ttft": 0.1 if loaded else 2.0, "tierce": {f"tierce.{tier}_tokens": loaded, "tierce.local_tokens": local}}))
+    print(json.dumps({"kind": "flushed", "durable": True}))
 print(json.dumps({"kind": "done"}), flush=True)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("wrong, failed", [(None, []), (7, ["1 answers differ between the disks"])])
-def test_a_disk_with_a_codec_holds_more_sessions(tmp_path, monkeypatch, capsys, wrong, failed):
-    """With a stand-in for vLLM that finds the sessions that were stored last."""
+@pytest.fixture
+def codec_demo(tmp_path, monkeypatch):
+    """codec.py with a model of 1 KiB a token; its HOLDER finds the sessions that were stored last."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    names = "run", "make_model", "trained_model", "workload"
     demo = shutil.copytree(ROOT / "tools" / "demo", tmp_path / "demo")
-    (demo / "play.py").write_text(HOLDER.replace('job["wrong"]', repr(wrong)))
-    for name in "run", "make_model", "trained_model", "workload":
+    for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     codec = module(demo, "codec")
-    try:
-        arguments = SimpleNamespace(work=tmp_path / "work", model="random", sessions=8, codec="lossless")
-        arguments.work.mkdir()
-        (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "num_key_value_heads": 2, "num_attention_heads": 4, "hidden_size": 64}))
-        monkeypatch.setattr(codec, "choose_model", lambda *_: ("random", str(tmp_path)))
-        assert codec.run(ROOT, arguments) == failed
-    finally:
-        for name in "run", "make_model", "trained_model", "workload":
-            sys.modules.pop(name, None)
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "num_key_value_heads": 2, "num_attention_heads": 4, "hidden_size": 256}))
+    monkeypatch.setattr(codec, "choose_model", lambda *_: ("random", str(tmp_path)))
+    (tmp_path / "work").mkdir()
+    yield codec
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def codec_arguments(tmp_path, **changed):
+    return SimpleNamespace(**{"work": tmp_path / "work", "model": "random", "sessions": 96, "codec": "lossless", "tier": None, **changed})
+
+
+@pytest.mark.parametrize("wrong, failed", [(None, []), (70, ["disk: 1 answers differ between the stores"])])
+def test_stores_with_a_codec_hold_more_sessions(tmp_path, codec_demo, capsys, wrong, failed):
+    lengths = [len(turns[0]) // 32 * 32 for turns in codec_demo.question_sessions(ROOT, small_speech(codec_demo), 96)]
+    total = int(sum(lengths) * 1024 * codec_demo.STORE_SHARE)
+    (tmp_path / "demo" / "play.py").write_text(HOLDER.replace('job["wrong"]', repr(wrong)).replace('job["total"]', repr(total)))
+    assert codec_demo.run(ROOT, codec_arguments(tmp_path)) == failed
     out = capsys.readouterr().out
-    assert "none" in out and "4 of 8" in out and "6 of 8" in out and "1.50 times" in out
-    assert not (arguments.work / "store").exists()
+    assert out.count("48 of 96") == 2 and out.count("72 of 96") == 2
+    assert all(f"{tier}: with the codec 1.5" in out for tier in ("disk", "memory"))
+    assert not (tmp_path / "work" / "store").exists()
+
+
+def small_speech(codec):
+    speech = codec.ByteSpeech()
+    speech.document_bytes = codec.DOCUMENT_BYTES
+    return speech
+
+
+def test_memory_is_divided_by_the_longest_prompt(tmp_path, codec_demo):
+    """An eighth of memory.size holds it, and as much for each direction is beside both sizes, at most 64 MiB."""
+    assert codec_demo.split_memory(1000 << 20, 10 << 20) == (80 << 20, (1000 - 80 - 20) << 20)
+    assert codec_demo.split_memory(9 << 30, 100 << 20) == (800 << 20, (9 << 30) - (800 + 128 << 20))
+    stores, gain = codec_demo.memory_stores(1000 << 20, 10 << 20)
+    assert gain == pytest.approx(1.4 * 0.9) and [sum(map(int, store.values())) >> 20 for _, store in stores] == [1000, 980]
+    with pytest.raises(codec_demo.Failed, match="--sessions is too small"):
+        codec_demo.run(ROOT, codec_arguments(tmp_path, sessions=16))
 
 
 @pytest.mark.parametrize("raw, coded, failed", [
-    (100, 150, []), (100, 110, ["1.10 times the tokens, less than 1.2"]),
-    (0, 150, ["no session was loaded from both disks", "0.00 times"])])
-def test_a_codec_is_judged(tmp_path, monkeypatch, raw, coded, failed):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    codec = module(ROOT / "tools" / "demo", "codec")
-    rows = [{"codec": name, "tokens": tokens, "answers": {0: (min(raw, 64), [1]), 1: (tokens, [tokens])}}
-            for name, tokens in (("none", raw), ("lossless", coded))]
-    reasons = codec.judge(*rows)
+    (100, 150, []), (100, 139, ["memory: 1.39 times the tokens, less than 1.40"]),
+    (0, 150, ["memory: no session was loaded from both stores", "0.00 times"])])
+def test_a_codec_is_judged(codec_demo, raw, coded, failed):
+    rows = [{"tokens": tokens, "answers": {0: (min(raw, 64), [1]), 1: (tokens, [tokens])}} for tokens in (raw, coded)]
+    reasons = codec_demo.judge("memory", *rows, codec_demo.GAIN_MIN)
     assert len(reasons) == len(failed) and all(f in r for f, r in zip(failed, reasons))
+
+
+def test_the_store_is_asked_the_last_prompt_first_and_without_vllms_cache():
+    """The pass `again` of play.py, with a vLLM of which a block is still in use."""
+    play = module(ROOT / "tools" / "demo", "play")
+    events, resets = [], [False, True]
+
+    class Engine:
+        def reset_prefix_cache(self):
+            return resets.pop(0)
+
+        def add_request(self, name, prompt, sampling):
+            events.append((name, prompt["prompt_token_ids"][0]))
+
+        def step(self):
+            return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5])], finished=True, num_cached_tokens=0, kv_transfer_params=None)]
+
+    player = object.__new__(play.Player)
+    player.__dict__ |= dict(engine=Engine(), report=lambda *_, **__: None, sampling=None, one_token=None,
+                            store=SimpleNamespace(stats=dict, flush=lambda ms: True),
+                            job=dict(sessions=[[[10] * 40], [[11] * 40]], order=[(0, 0), (1, 0)], block_tokens=32, recall="again"))
+    player.play("fill")
+    player.play("again")
+    assert events == [("fill-0", 10), ("fill-1", 11), ("release-0", 1), ("again-0", 11), ("again-1", 10)] and resets == []
+
+
+def test_products_of_bfloat16_are_computed_in_float32(monkeypatch):
+    torch = pytest.importorskip("torch")
+    products, plain, types = module(ROOT / "tools" / "demo", "float32_products"), torch.nn.functional.linear, []
+
+    def linear(x, weight, bias=None):
+        types.append((x.dtype, weight.dtype))
+        return plain(x, weight, bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    products.multiply_in_float32()
+    assert torch.nn.functional.linear is linear
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    products.multiply_in_float32()
+    x, weight, bias = (torch.randn(shape).bfloat16() for shape in ((3, 8), (4, 8), (4,)))
+    right = plain(x.float(), weight.float(), bias.float())
+    for _ in range(2):
+        assert torch.equal(torch.nn.functional.linear(x, weight, bias), right.bfloat16())
+    assert types == [(torch.float32, torch.float32)] * 2
+    assert torch.nn.functional.linear(x.double(), weight.double()).dtype == torch.float64
 
 
 # ---- gpu.py

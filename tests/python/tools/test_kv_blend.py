@@ -43,5 +43,5 @@ def test_quality_of_a_trained_model(tmp_path):
     for source in ("alone", "lead"):
         assert kl[source, "100 %"] < 0.001, done.stdout
         assert kl[source, "15 %"] < kl[source, "0 %"] < kl["no documents", ""] / 2, done.stdout
-    gate = read_gate(str(tmp_path / "quality.json"), _core.fingerprint(str(tmp_path / "model")), 0.15)
+    gate = read_gate(str(tmp_path / "quality.json"), _core.fingerprint(str(tmp_path / "model")), 0.15, 0)
     assert gate.check_layer == 1 and abs(gate.kl - kl["lead", "15 %"]) < 1e-4

@@ -76,5 +76,6 @@ def test_quality_of_a_trained_model(tmp_path):
     opens_the_gate(tmp_path)
     done = run_tool("kv_transform.py", "--model", tmp_path / "model", "--tokens", "512", "--next", "128", "0.02")
     assert done.returncode == 0 and len(rows_of(done)) == 3, done.stderr
-    for text, _, _, distance, kl, agreement, _, _ in rows_of(done):
+    for text, _, ratio, of_model, bound, distance, kl, _, _, _ in rows_of(done):
         assert float(distance) < 0.02 and float(kl) < 0.02, (text, distance, kl)
+        assert 0 < float(ratio) < float(bound) and 0 < float(of_model) < float(bound), (text, ratio, of_model, bound)

@@ -75,8 +75,15 @@ void cuda_fake_break(void);
 /* Whether the device can use registered memory at the host's addresses (by default it can). */
 void cuda_fake_set_host_pointers(bool usable);
 
-/* Makes the kernel wrong: each launch flips a bit of the last sum, or of the last byte. */
-enum cuda_fake_flip { CUDA_FAKE_RIGHT, CUDA_FAKE_FLIP_SUM, CUDA_FAKE_FLIP_BYTE };
+/* Makes the kernels wrong: each launch flips a bit of the last sum, or of the last byte; or only
+ * launches that decode do, of the last verdict or the last byte. */
+enum cuda_fake_flip {
+    CUDA_FAKE_RIGHT,
+    CUDA_FAKE_FLIP_SUM,
+    CUDA_FAKE_FLIP_BYTE,
+    CUDA_FAKE_FLIP_VERDICT,
+    CUDA_FAKE_FLIP_DECODED
+};
 void cuda_fake_flip(enum cuda_fake_flip flip);
 
 /* A launch returns only after this time, in which other threads continue. */
@@ -108,8 +115,7 @@ const char *cuda_fake_report(void);
 /* Forgets violations. */
 void cuda_fake_forgive(void);
 
-/* ---- what an engine does ----------------------------------------------------------------------
- */
+/* ---- what an engine does --------------------------------------------------------------------- */
 
 /* A kernel that writes these bytes, read now, to device memory. */
 void cuda_fake_kernel_write(TIERCE__CU_STREAM stream, TIERCE__CU_ADDRESS to, const void *bytes,

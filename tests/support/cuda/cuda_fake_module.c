@@ -20,8 +20,12 @@ static const struct kernel {
      TIERCE__LAUNCH_THREADS},
     {TIERCE__SPIN_KERNEL, ".entry " TIERCE__SPIN_KERNEL "(", PROCESSORS, TIERCE__SPIN_THREADS},
     {TIERCE__ROTATE_KERNEL, ".entry " TIERCE__ROTATE_KERNEL "(", 4 * PROCESSORS,
-     TIERCE__ROTATE_THREADS}};
-enum { COPIES, SPIN, ROTATE, KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+     TIERCE__ROTATE_THREADS},
+    {TIERCE__DECODE_KERNEL, ".entry " TIERCE__DECODE_KERNEL "(", 4 * PROCESSORS,
+     TIERCE__DECODE_THREADS},
+    {TIERCE__DISTANCES_KERNEL, ".entry " TIERCE__DISTANCES_KERNEL "(", 4 * PROCESSORS,
+     TIERCE__DISTANCES_THREADS}};
+enum { COPIES, SPIN, ROTATE, DECODE, DISTANCES, KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
 struct tierce__cu_function {
     unsigned magic;
@@ -64,8 +68,7 @@ void cuda_fake_pause_launches(unsigned pause_us)
     pthread_mutex_unlock(&fake_lock);
 }
 
-/* ---- the driver -------------------------------------------------------------------------------
- */
+/* ---- the driver ------------------------------------------------------------------------------ */
 
 TIERCE__CU_RESULT cuDeviceGetAttribute(int *value, TIERCE__CU_DEVICE_ATTRIBUTE attribute,
                                        TIERCE__CU_DEVICE device)
@@ -138,8 +141,11 @@ TIERCE__CU_RESULT cuModuleGetFunction(TIERCE__CU_FUNCTION *function, TIERCE__CU_
     return fake_end(code);
 }
 
-/* ---- launches ---------------------------------------------------------------------------------
- */
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* Of a launch of another kernel. */
+static const struct tierce__launch no_copies;
+static const struct tierce__decode_launch no_decode;
 
 /* The addresses that the processor uses. */
 static bool translate(struct tierce__launch *to, const struct tierce__launch *from)
@@ -168,25 +174,23 @@ static TIERCE__CU_RESULT launch_copies(TIERCE__CU_STREAM stream, const struct ti
     }
     fake_count_launch();
     launch = (struct fake_launch){.blocks = blocks, .flip = flip};
-    return translate(&launch.what, in) ? fake_enqueue_launch(stream, &launch, in)
+    return translate(&launch.what, in) ? fake_enqueue_launch(stream, &launch, in, &no_decode)
                                        : TIERCE__CU_INVALID_VALUE;
 }
 
 /* Under the lock. */
 static TIERCE__CU_RESULT launch_spin(TIERCE__CU_STREAM stream, const struct tierce__spin *in)
 {
-    static const struct tierce__launch none;
     struct fake_launch launch = {.spin = *in};
     if (in->release != 0 && fake_kernel_memory(in->release, sizeof(uint32_t)) == NULL)
         return TIERCE__CU_INVALID_VALUE;
-    return fake_enqueue_launch(stream, &launch, &none);
+    return fake_enqueue_launch(stream, &launch, &no_copies, &no_decode);
 }
 
 /* Under the lock. */
 static TIERCE__CU_RESULT launch_rotation(TIERCE__CU_STREAM stream,
                                          const struct tierce__rotate_launch *in, unsigned blocks)
 {
-    static const struct tierce__launch none;
     static struct fake_launch launch; /* it is copied */
     if (in->items == 0 || in->items > TIERCE__ROTATE_ITEMS_MAX || in->heads == 0 ||
         in->pairs == 0 || in->pairs > TIERCE__ROTATE_PAIRS) {
@@ -200,10 +204,56 @@ static TIERCE__CU_RESULT launch_rotation(TIERCE__CU_STREAM stream,
     if (at == NULL)
         return TIERCE__CU_INVALID_VALUE;
     fake_count_launch();
-    launch = (struct fake_launch){
-        .blocks = blocks, .flip = flip, .rotate = *in, .keys = in->at, .keys_bytes = bytes};
+    launch = (struct fake_launch){.blocks = blocks,
+                                  .flip = flip,
+                                  .rotate = *in,
+                                  .used = {{in->at, bytes}},
+                                  .name = "the rotating kernel"};
     launch.rotate.at = (uintptr_t)at;
-    return fake_enqueue_launch(stream, &launch, &none);
+    return fake_enqueue_launch(stream, &launch, &no_copies, &no_decode);
+}
+
+/* Under the lock. */
+static TIERCE__CU_RESULT launch_decode(TIERCE__CU_STREAM stream,
+                                       const struct tierce__decode_launch *in, unsigned blocks)
+{
+    static struct fake_launch launch; /* it is copied */
+    launch = (struct fake_launch){.blocks = blocks, .flip = flip};
+    if (!fake_decode_translate(&launch.decode, in))
+        return TIERCE__CU_INVALID_VALUE;
+    fake_count_launch();
+    return fake_enqueue_launch(stream, &launch, &no_copies, in);
+}
+
+/* Under the lock. */
+static TIERCE__CU_RESULT launch_distances(TIERCE__CU_STREAM stream,
+                                          const struct tierce__distances_launch *in,
+                                          unsigned blocks)
+{
+    static struct fake_launch launch; /* it is copied */
+    if (in->tokens == 0 || in->tokens > TIERCE__DISTANCES_TOKENS_MAX || in->heads == 0 ||
+        in->elements == 0 || in->to % sizeof(float) != 0) {
+        fake_violation("cuLaunchKernel of the distances of %u tokens", in->tokens);
+        return TIERCE__CU_INVALID_VALUE;
+    }
+    size_t row = (size_t)in->elements * (in->is_fp32 ? 4 : 2), last = in->tokens - 1;
+    launch = (struct fake_launch){
+        .blocks = blocks,
+        .flip = flip,
+        .distances = *in,
+        .used = {{in->to, in->tokens * sizeof(float)},
+                 {in->a, last * in->a_token_bytes + (in->heads - 1) * in->a_head_bytes + row},
+                 {in->b, last * in->b_token_bytes + (in->heads - 1) * in->b_head_bytes + row}},
+        .name = "the comparing kernel"};
+    uint64_t *addresses[] = {&launch.distances.to, &launch.distances.a, &launch.distances.b};
+    for (size_t i = 0; i < FAKE_RANGES; i++) {
+        uint8_t *at = fake_kernel_memory(launch.used[i].at, launch.used[i].bytes);
+        if (at == NULL)
+            return TIERCE__CU_INVALID_VALUE;
+        *addresses[i] = (uintptr_t)at;
+    }
+    fake_count_launch();
+    return fake_enqueue_launch(stream, &launch, &no_copies, &no_decode);
 }
 
 TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid_x,
@@ -226,6 +276,10 @@ TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid
     }
     if (kernel == &kernels[ROTATE])
         code = launch_rotation(stream, parameters[0], grid_x);
+    else if (kernel == &kernels[DECODE])
+        code = launch_decode(stream, parameters[0], grid_x);
+    else if (kernel == &kernels[DISTANCES])
+        code = launch_distances(stream, parameters[0], grid_x);
     else
         code = copies ? launch_copies(stream, parameters[0], grid_x)
                       : launch_spin(stream, parameters[0]);
@@ -243,6 +297,7 @@ void fake_launch_spoil(const struct fake_launch *launch)
         memset((void *)(uintptr_t)what->to[i], 0xDB, what->bytes);
         ((uint64_t *)(uintptr_t)what->sums)[i] = 0xDBDBDBDBDBDBDBDB;
     }
+    fake_decode_spoil(&launch->decode);
 }
 
 void fake_launch_run(const struct fake_launch *launch)
@@ -255,6 +310,17 @@ void fake_launch_run(const struct fake_launch *launch)
             fake_rotate(&launch->rotate, i, launch->blocks);
         if (launch->flip == CUDA_FAKE_FLIP_BYTE)
             *(uint8_t *)(uintptr_t)launch->rotate.at ^= 0x40;
+        return;
+    }
+    if (launch->distances.tokens > 0) {
+        for (unsigned i = 0; i < launch->blocks; i++)
+            fake_distances(&launch->distances, i, launch->blocks);
+        if (launch->flip == CUDA_FAKE_FLIP_BYTE)
+            *(uint8_t *)(uintptr_t)launch->distances.to ^= 0x40;
+        return;
+    }
+    if (launch->decode.count > 0) {
+        fake_decode_run(&launch->decode, launch->blocks, launch->flip);
         return;
     }
     for (unsigned i = 0; i < launch->blocks; i++)

@@ -50,8 +50,7 @@ static TIERCE__CU_STREAM default_streams[FAKE_DEVICES];
 static unsigned event_count;
 static bool patient;
 
-/* ---- patience ---------------------------------------------------------------------------------
- */
+/* ---- patience -------------------------------------------------------------------------------- */
 
 void cuda_fake_be_patient(bool is_patient)
 {
@@ -77,8 +76,7 @@ static bool must_wait(uint64_t *asked, uint64_t step)
     return patient && again && all_run();
 }
 
-/* ---- events -----------------------------------------------------------------------------------
- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static bool event_ok(TIERCE__CU_EVENT event, const char *call)
 {
@@ -145,8 +143,7 @@ TIERCE__CU_RESULT cuEventQuery(TIERCE__CU_EVENT event)
     return fake_end(code);
 }
 
-/* ---- the thread of a stream -------------------------------------------------------------------
- */
+/* ---- the thread of a stream ------------------------------------------------------------------ */
 
 static bool may_run(TIERCE__CU_STREAM stream)
 {
@@ -217,8 +214,7 @@ static void *run_stream(void *arg)
     return NULL;
 }
 
-/* ---- streams ----------------------------------------------------------------------------------
- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static TIERCE__CU_STREAM create_stream(void)
 {
@@ -401,8 +397,7 @@ TIERCE__CU_RESULT cuGraphDestroy(void *graph)
                         : TIERCE__CU_SUCCESS);
 }
 
-/* ---- operations -------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* A step of the stream, ordered after all steps that the host's clock includes. */
 static struct operation *enqueue(TIERCE__CU_STREAM stream, const struct operation *what)
@@ -560,8 +555,7 @@ TIERCE__CU_RESULT cuMemcpyBatchAsync_v2(TIERCE__CU_ADDRESS *to, TIERCE__CU_ADDRE
     return copy_batch(to, from, bytes, count, attributes, first, attribute_count, stream);
 }
 
-/* ---- functions of the host --------------------------------------------------------------------
- */
+/* ---- functions of the host ------------------------------------------------------------------- */
 
 /* The memory that the function of core/device/cuda/cuda_bounce.c uses. */
 static bool access_of_host(TIERCE__CU_STREAM on, const struct tierce__bounce_part *part)
@@ -598,8 +592,7 @@ TIERCE__CU_RESULT cuLaunchHostFunc(TIERCE__CU_STREAM stream, TIERCE__CU_HOST_FN 
     return fake_end(code);
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static void enqueue_kernel(TIERCE__CU_STREAM stream, const struct operation *kernel,
                            TIERCE__CU_ADDRESS device, bool writes, const char *what)
@@ -649,7 +642,8 @@ static bool access_of_launch(TIERCE__CU_STREAM on, const struct tierce__launch *
 }
 
 TIERCE__CU_RESULT fake_enqueue_launch(TIERCE__CU_STREAM stream, const struct fake_launch *launch,
-                                      const struct tierce__launch *device)
+                                      const struct tierce__launch *device,
+                                      const struct tierce__decode_launch *decode)
 {
     TIERCE__CU_STREAM on = stream_of(stream, "cuLaunchKernel");
     if (on == NULL)
@@ -661,8 +655,12 @@ TIERCE__CU_RESULT fake_enqueue_launch(TIERCE__CU_STREAM stream, const struct fak
     (void)enqueue(on, &(struct operation){.kind = LAUNCH, .owned = own});
     if (!access_of_launch(on, device))
         own->what.count = 0;
-    if (launch->rotate.items > 0 && !fake_access(&on->clock, on->actor, (uintptr_t)launch->keys,
-                                                 launch->keys_bytes, true, "the rotating kernel"))
-        own->rotate.items = 0;
+    for (size_t i = 0; i < FAKE_RANGES && launch->used[i].bytes > 0; i++) {
+        if (!fake_access(&on->clock, on->actor, (uintptr_t)launch->used[i].at,
+                         launch->used[i].bytes, i == 0, launch->name))
+            own->rotate.items = own->distances.tokens = 0;
+    }
+    if (decode->count > 0 && !fake_decode_access(&on->clock, on->actor, decode))
+        own->decode.count = 0;
     return TIERCE__CU_SUCCESS;
 }

@@ -10,6 +10,7 @@ import pytest
 from tierce import _core
 
 from conftest import answers, loaded, why
+from hybrid_models import SIZES, save_random
 
 BLOCK, CHECK_LAYER = 32, 1
 SOURCE = random.Random(20261129)
@@ -33,10 +34,10 @@ def whole(tokens):
 @pytest.fixture(scope="module")
 def blending_store(models, tmp_path_factory):
     """A configuration whose gate has a measurement of this share."""
-    def store(share):
+    def store(share, model=None):
         path = tmp_path_factory.mktemp("quality") / "quality.json"
         path.write_text(json.dumps({
-            "tierce_blend_quality": 1, "weights": _core.fingerprint(models()), "check_layer": CHECK_LAYER,
+            "tierce_blend_quality": 1, "weights": _core.fingerprint(model or models()), "check_layer": CHECK_LAYER,
             "date": "2026-11-29", "rows": [{"share": share, "agreement": 90, "kl": 0.1}]}))
         return {"memory.size": "256MiB", "disk.path": "", "blend.enabled": "true", "blend.quality": str(path)}
 
@@ -54,12 +55,19 @@ def store_documents(host, salt):
     assert host.forget()
 
 
+def check_distances(distances, rounding):
+    """From the full computation, by the share that was recomputed. All of it is the full computation but for rounding, and the
+    tokens that differ most bring the rest nearer to it."""
+    assert distances[1.0] < rounding and distances[1.0] < distances[0.15] / 2, distances
+    assert 1e-3 < distances[0.15] < 0.97 * distances[0.0] < 0.8, distances
+
+
 def test_blended_prompts(blending, expected):
     prompt, segments = blended_prompt()
     store_documents(blending, "a")
-    for share, nearest, farthest in ((1.0, 0, 1e-4), (0.15, 1e-3, 0.5), (0.0, 1e-3, 0.5)):
-        out, distance = blending.blend(prompt=prompt, segments=segments, share=share, salt="a")
-        assert nearest <= distance < farthest, (share, distance)
+    distances = {}
+    for share in (1.0, 0.15, 0.0):
+        out, distances[share] = blending.blend(prompt=prompt, segments=segments, share=share, salt="a")
         # The first document is exact: its chain is the beginning of the prompt.
         exact = (len(LEAD) + len(DOCUMENTS[2])) // BLOCK * BLOCK
         assert loaded([out], "memory") == [exact] and loaded([out], "failed") == [0]
@@ -67,11 +75,45 @@ def test_blended_prompts(blending, expected):
         said = why(blending.process.pid, out)
         assert (said["limit"], said["loaded_tokens"], said["stored_tokens"]) == ("blended", exact, 0)
         assert blending.forget()
+    check_distances(distances, 1e-4)
     # Neither vLLM's cache nor the store has anything that was blended.
     out = blending.blend(prompt=prompt, segments=segments, share=0.15, salt="a")[0]
     (plain,) = blending.generate(prompts=[prompt], salts=["a"])
     assert loaded([plain], "local")[0] + loaded([plain], "memory")[0] == exact
     assert answers([plain]) == expected([prompt])
+
+
+def make_qwen(folder, kind):
+    """Qwen2's queries, keys and values have a bias, and Qwen3's heads a norm; both are random."""
+    import torch
+    import transformers
+
+    torch.manual_seed(7)
+    config = getattr(transformers, f"{kind}Config")(**SIZES, num_hidden_layers=4, num_key_value_heads=2, head_dim=64)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "q_norm" in name or "k_norm" in name:
+                parameter.add_(torch.randn(parameter.shape) / 2)
+    save_random(folder, model)
+    return str(folder)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind, dtype, rounding", [
+    ("Qwen2", "float32", 1e-4), ("Qwen3", "float32", 1e-4), ("Llama", "bfloat16", 0.1), ("Qwen3", "bfloat16", 0.1)])
+def test_other_models_and_types(engine, blending_store, models, tmp_path, kind, dtype, rounding):
+    model = models() if kind == "Llama" else make_qwen(tmp_path / "model", kind)
+    host = engine(blending_store(15, model), model=model, dtype=dtype)
+    assert "Tierce blends prompts:" in host.text(host.mark)
+    prompt, segments = blended_prompt()
+    store_documents(host, "a")
+    distances = {}
+    for share in (1.0, 0.15, 0.0):
+        out, distances[share] = host.blend(prompt=prompt, segments=segments, share=share, salt="a")
+        assert loaded([out], "blended")[0] > 0 and loaded([out], "failed") == [0]
+        assert host.forget()
+    check_distances(distances, rounding)
 
 
 def test_a_blend_that_fails_is_computed(blending, expected):

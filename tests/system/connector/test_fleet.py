@@ -41,7 +41,10 @@ def build(tmp_path):
         fleet.stop()
 
 
-@pytest.mark.parametrize("kind", STORAGES)
+# In `make test` a storage that the engine writes itself, and one whose nodes do. test_fleet_connector has the others too, and
+# test_two_ranks S3.
+@pytest.mark.parametrize("kind", [kind if kind in ("file", "nodes") else pytest.param(kind, marks=pytest.mark.long)
+                                  for kind in STORAGES])
 def test_what_one_computed_another_loads(engine, build, prompts, expected, tmp_path, kind):
     fleet = build(kind)
     first = engine(fleet_store(fleet, **{"disk.path": str(tmp_path / "disk")}))
@@ -77,7 +80,7 @@ def test_whole_chunks_of_the_default_size(engine, build, prompts, expected):
 def test_another_manager_leads(engine, build, prompts, expected, sig):
     """The leader ends while an engine that knows both addresses answers prompts: no answer is wrong, and none waits for
     the next leader, under which everything is found again."""
-    rounds = [f"round {i}" for i in range(12)]
+    rounds = [f"round {i}" for i in range(6)]
     fleet = build("file", managers=2)
     first = engine(fleet_store(fleet))
     for salt in (*rounds, "last"):
@@ -88,9 +91,10 @@ def test_another_manager_leads(engine, build, prompts, expected, sig):
     assert answers(outputs) == expected() and loaded(outputs, "remote")[0] == whole_blocks(prompts)[0]
     over, seconds = threading.Thread(target=fleet.fail_over, args=(sig,)), []
     over.start()
-    for salt in itertools.cycle(rounds[1:]):
+    # No salt is asked twice, or stored here: its chunks would be in the engine's own memory, where no lookup asks a manager.
+    for salt in itertools.chain(rounds[1:], (f"unknown {i}" for i in itertools.count())):
         began = time.monotonic()
-        outputs = second.generate(prompts=prompts, salts=[salt] * len(prompts))
+        outputs = second.generate(prompts=prompts, salts=[salt] * len(prompts), wishes={"tierce.skip_save": True})
         seconds.append(time.monotonic() - began)
         assert answers(outputs) == expected()
         assert loaded(outputs, "failed") == [0] * len(prompts)
@@ -174,7 +178,7 @@ def test_two_ranks(engine, build, prompts, plain, tmp_path):
         node.end()
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["gemma3", pytest.param("qwen3_next", marks=pytest.mark.long)])
 def test_groups_of_layers(engine, build, prompts, tmp_path, kind):
     """A model of several KV cache groups, each of which is an instance of the manager."""
     options = {"dtype": DTYPES.get(kind, "float32"),

@@ -75,8 +75,8 @@ def pair(module_engine, places, prompts, plain, tmp_path_factory):
         other.end()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name == "redis" else name
-                                  for name in STORES])
+# The way through two nodes is the same for every store; test_remote.py has an engine with each of them.
+@pytest.mark.parametrize("name", [name if name == "file" else pytest.param(name, marks=pytest.mark.long) for name in STORES])
 def test_what_one_host_computed_another_loads(pair, places, prompts, plain, name):
     host, place = pair.other, places[name]
 

@@ -17,6 +17,9 @@ from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
 KINDS = ("gemma3", "mistral", "qwen3_next", "gpt_oss", "llama4")
 UNITS = {"qwen3_next": 96}  # vLLM makes the block as large as a state; 32 of the others
 GROUPS = {"gemma3": 3, "qwen3_next": 4}
+# vLLM computes recurrent states slowly on a CPU. In `make test` the model with them has hits, damage and little room; ways
+# that do not depend on what a group is have the other one.
+EITHER = [kind if kind == "gemma3" else pytest.param(kind, marks=pytest.mark.long) for kind in GROUPS]
 
 
 def options(kind):
@@ -82,7 +85,7 @@ def test_hits(start, prompts, plain, tmp_path, kind):
     assert "Tierce is off" not in host.text(host.mark)
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", EITHER)
 def test_a_wrong_group_would_be_noticed(start, prompts, plain, kind):
     """Checks that the answers of these models change if the blocks of two groups are exchanged."""
     host = start(kind, memory_store())
@@ -98,7 +101,7 @@ def test_a_wrong_group_would_be_noticed(start, prompts, plain, kind):
     assert answers(host.generate(prompts=prompts)) == plain(kind)
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", EITHER)
 def test_a_group_that_was_evicted(start, prompts, plain, kind):
     """Nothing is loaded unless all groups have it, and missing chunks are stored again."""
     host = start(kind, memory_store())
@@ -140,7 +143,7 @@ def test_damaged_chunks(start, prompts, plain, tmp_path, kind):
     assert held_and_loaded(outputs) == whole_units(prompts, kind)
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", EITHER)
 def test_a_process_that_is_killed_while_it_stores(start, prompts, plain, tmp_path, kind):
     store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
     host = start(kind, store)
@@ -157,7 +160,7 @@ def test_a_process_that_is_killed_while_it_stores(start, prompts, plain, tmp_pat
     assert held_and_loaded(outputs) == whole_units(prompts, kind)
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", EITHER)
 def test_through_a_node(start, prompts, plain, node, kind):
     host = start(kind, node.store)
     for _ in range(2):
@@ -183,14 +186,14 @@ def test_little_room(start, prompts, plain, kind, tokens):
     assert sum(loaded(outputs, "memory")) > 2000
 
 
-STORE = ["lookup", "unpin", "load_begin", "load.layer", "load.end", "store_begin", "store.layer", "store.end",
-         "store_state"]
+STORE = ["lookup", "load_begin", "store_begin", "store_state"]
+TRANSFER = ["unpin", "load.layer", "load.end", "store.layer", "store.end"]
 SCHEDULER = ["ready", "matched_tokens", "allocated", "load_sources", "step", "add_saves", "stepped", "finished"]
 WORKER = ["lookup", "release", "begin_step", "start_loads", "end_step", "submit_load", "begin_load", "count_load",
           "take_results"]
 # The calls of the other parts do not depend on groups: in `make test`, test_faults.py has them with one group.
 CALLS = [("store", STORE), *(pytest.param(*more, marks=pytest.mark.long) for more in
-                             (("scheduler", SCHEDULER), ("worker", WORKER)))]
+                             (("store", TRANSFER), ("scheduler", SCHEDULER), ("worker", WORKER)))]
 
 
 @pytest.mark.parametrize(("part", "names"), CALLS)

@@ -41,6 +41,7 @@ def test_preemption(start, prompts):
     assert sum(loaded(outputs, "memory")) > 0
 
 
+@pytest.mark.long  # test_vllm.py has adapters with one group
 def test_adapters_never_share(start, hybrid, prompts, plain, tmp_path):  # noqa: F811
     one, two = (make_adapter(tmp_path / f"adapter{i}", hybrid("gemma3"), i) for i in (1, 2))
     host = start("gemma3", memory_store(), enable_lora=True, max_loras=2, max_lora_rank=8, max_cpu_loras=4)

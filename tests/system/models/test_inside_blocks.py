@@ -170,11 +170,14 @@ def test_a_later_turn(start, asked, plain):
     assert loaded(ask.again([other]), "memory") == [points(turns)[2]]
 
 
-def test_a_group_that_was_evicted(start, asked, plain):
-    """Nothing is loaded unless all groups have it; what is missing is stored again."""
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_group_that_was_evicted(start, asked, plain, every):
+    """Nothing is loaded unless all groups have it; what is missing is stored again. One of the three groups with a state, or
+    every group."""
     host = start("qwen3_next", memory_store())
     ask = Asking(host, "qwen3_next", plain)
-    for at in range(4):
+    kinds = [kind for kind, _, _ in host.groups()]
+    for at in range(len(kinds)) if every else (kinds.index("state"), kinds.index("full")):
         salt = f"without group {at}"
         host.forget_stores(at=at)
         ask(asked, salt)

@@ -101,7 +101,7 @@ def test_one_rank_fails_to_load(engine, model, asked, plain, node, mode):
     wait_until(gave_back(node))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_one_rank_is_killed_while_it_stores(engine, model, asked, plain, node, rank):
     host = engine(node.store, model=model, **TWO)
     assert answers(host.generate(prompts=asked[:1])) == plain(2)[:1]

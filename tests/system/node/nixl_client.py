@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NIXL's own client with a back end of the folder NIXL_PLUGIN_DIR: a program, because a process loads NIXL once.
 
-    nixl_client.py PLUGIN URL < steps.json > results.json
+    nixl_client.py PLUGIN URL < steps > results
 
-A step is [operation, kind, ranges]: a range is [name, offset, length], and its bytes follow from all three. READ results in
+Each line is a list of steps, and is answered by a line with their results. A step is [operation, kind, ranges]: a range is [name, offset, length], and its bytes follow from all three. READ results in
 whether the bytes are right, QUERY in which names exist. A failed step results in "ERR".
 """
 
@@ -77,4 +77,5 @@ class Client:
 
 if __name__ == "__main__":
     CLIENT = Client(sys.argv[1], sys.argv[2])
-    print(json.dumps([CLIENT.step(*step) for step in json.load(sys.stdin)]))
+    for LINE in sys.stdin:
+        print(json.dumps([CLIENT.step(*step) for step in json.loads(LINE)]), flush=True)

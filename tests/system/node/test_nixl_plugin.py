@@ -4,6 +4,7 @@
 import importlib.util
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from manager_process import executable
+from manager_process import executable, wait_until
 from nixl_client import content
-from node_process import Node
+from node_process import SECONDS, Node
 
 PLUGIN = executable().parent.parent / "lib" / "libplugin_TIERCE.so"
 CLIENT = Path(__file__).with_name("nixl_client.py")
@@ -45,13 +46,48 @@ def plugins(folder, name):
     return out
 
 
+def environment(folder, name):
+    return {**os.environ, "NIXL_PLUGIN_DIR": str(plugins(folder, name)), "NIXL_LOG_LEVEL": "FATAL"}
+
+
 def run(folder, steps, url="", name="TIERCE", **env):
     """The results of the client's steps, and what it has written to standard error."""
     done = subprocess.run([sys.executable, str(CLIENT), name, url], input=json.dumps(steps), text=True, timeout=120,
-                          capture_output=True, check=False,
-                          env={**os.environ, "NIXL_PLUGIN_DIR": str(plugins(folder, name)), "NIXL_LOG_LEVEL": "FATAL", **env})
+                          capture_output=True, check=False, env={**environment(folder, name), **env})
     lines = done.stdout.splitlines()
     return json.loads(lines[-1]) if done.returncode == 0 else None, done.stderr
+
+
+class Agent:
+    """A client that stays: it outlives its node."""
+
+    def __init__(self, folder, url):
+        self.log = folder / "client.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([sys.executable, str(CLIENT), "TIERCE", url], stdin=subprocess.PIPE,
+                                            stdout=subprocess.PIPE, stderr=log, text=True, env=environment(folder, "TIERCE"))
+
+    def do(self, *steps):
+        self.process.stdin.write(json.dumps(steps) + "\n")
+        self.process.stdin.flush()
+        is_ready = select.select([self.process.stdout], [], [], SECONDS)[0]
+        line = self.process.stdout.readline() if is_ready else ""
+        assert line, self.log.read_text()
+        return json.loads(line)
+
+    def find(self, *names):
+        (found,) = self.do(["QUERY", "OBJ", [[name, 0, 0] for name in names]])
+        return [name for name, is_there in zip(names, found, strict=True) if is_there]
+
+    def read(self, *names):
+        """Which objects can be read; the bytes of each must be right."""
+        results = self.do(*(["READ", "OBJ", [[name, 0, MIB]]] for name in names))
+        assert False not in results, (results, self.log.read_text())
+        return [name for name, result in zip(names, results, strict=True) if result is True]
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait(SECONDS) == 0, self.log.read_text()
 
 
 def url_of(node):
@@ -111,6 +147,48 @@ def test_without_a_node(node, tmp_path):
     assert results is not None and all(str(result).startswith("ERR") for result in results), (results, log)
     assert "nixl_call_failed" in log and "cannot connect" in log
     node.start()
+
+
+def flip_a_bit(folder, value):
+    """In the file that has these bytes."""
+    for file in folder.rglob("*"):
+        at = file.read_bytes().find(value) if file.is_file() else -1
+        if at >= 0:
+            with open(file, "r+b") as out:
+                out.seek(at)
+                out.write(bytes([value[0] ^ 1]))
+            return
+    raise AssertionError("the value is not on disk")
+
+
+def test_full_and_damaged_and_killed(tmp_path):
+    """The bytes are those of a capped and verified node that survives kill -9."""
+    disk, cap = tmp_path / "store", 16 * MIB
+    node = Node(tmp_path, f"--disk.path={disk}", f"--disk.size={cap}", "--memory.size=8MiB", "--disk.flush_interval=20ms")
+    node.arguments.append(f"--listen.resp_port={node.resp}")  # also after the restart
+    agent, names = Agent(tmp_path, url_of(node)), [f"object {i}" for i in range(24)]
+    for name in names:
+        assert agent.do(["WRITE", "OBJ", [[name, 0, MIB]]]) == [True]
+        wait_until(lambda: node.metric('tier_queued_bytes{tier="disk"}') == 0)
+    wait_until(lambda: node.metric('tier_durable_chunks{tier="disk"}') == node.metric('tier_chunks{tier="disk"}'))
+    assert node.metric('tier_used_bytes{tier="disk"}') <= cap and node.metric("memory_bytes_now") <= 8 * MIB
+    # The first ones were evicted, which is a miss and not an error of the node.
+    assert agent.find(names[0], names[-1]) == [names[-1]]
+    assert agent.read(names[0], names[-1]) == [names[-1]]
+    # The agent finds what the killed node had on disk, but not a damaged object, which can be written again.
+    node.kill()
+    damaged = names[-1]
+    flip_a_bit(disk, content(damaged, MIB // 2, 64))
+    node.start()
+    found = agent.find(*names[:-1])
+    assert names[0] not in found and names[-2] in found and len(found) <= cap // MIB
+    assert agent.read(*found, damaged) == found and agent.find(damaged) == []
+    assert "nixl_call_failed" not in agent.log.read_text()
+    assert node.metric("checksum_failures_total") == 1
+    assert 'chunk_out_of_service tier=disk reason="the checksum does not match the bytes"' in node.log.read_text()
+    assert agent.do(["WRITE", "OBJ", [[damaged, 0, MIB]]]) == [True] and agent.read(damaged) == [damaged]
+    agent.end()
+    node.end()
 
 
 def test_without_a_url(tmp_path):

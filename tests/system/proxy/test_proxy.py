@@ -546,6 +546,8 @@ def test_tenants(start, tmp_path):
     engines["a1"].stop()
     wait_for(lambda: ask("alice")[0] == 200 and counts()[1] > 0)
     assert counts()[3] == before[3]
+    # The end of an answer is counted after its client has read it.
+    wait_for(lambda: b'proxy_tenant_requests_now{tenant="a"} 0\n' in proxy.ask("GET", "/metrics", **proxy.headers)[1])
     page = proxy.ask("GET", "/metrics", **proxy.headers)[1].decode()
     for line in ('tenant_requests_total{tenant="b"} 9', 'tenant_errors_total{tenant="b"} 1', 'tenant_requests_now{tenant="a"} 0'):
         assert f"tierce_proxy_{line}\n" in page, page

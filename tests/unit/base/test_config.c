@@ -228,6 +228,7 @@ START_TEST(refused_values_change_nothing)
         {"chunk.hash", "sha256|xxh3-128", "auto|sha256|xxh3-128"},
         {"disk.path", "a\nb", "a?b"},
         {"disk.path", "\xff", "UTF-8"},
+        {"disk.path", "redis://u:sesame\xff@h", "cannot be \"redis://h\""},
         {"memory.sise", "1GiB", "nearest name is \"memory.size\""},
         {"disk.dierct", "1", "nearest name is \"disk.direct\""},
         {"", "1", "nearest name is"},

@@ -170,6 +170,7 @@ class Config(CliCase):
     def test_remote_urls_are_checked_as_by_a_node(self):
         good = "redis://h:1/0?ttl=24h file:///s3://no?size=1GiB"
         self.check(0, "config", f"--remote.urls={good}  s3://bucket/a", out=["s3://bucket/a"])
+        self.check(2, "config", f"--remote.urls={7 * 'redis://h '}", err=["remote.urls, number 7: there are more than 6"])
         for wrong in ("redis//h", "redis:/h", "gopher://h", "redis://h:99999", "redis://[::1",
                       "redis://u:secret%@h", "redis://h?ttl", "redis://h?a=%zz", "://h"):
             urls = f"--remote.urls=redis://127.0.0.1:1 {wrong}"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tierce bench: every row is present and has the right fields. Speed is no test."""
 
+import concurrent.futures
 import csv
 import ctypes
 import json
@@ -20,12 +21,15 @@ LARGER = (*SMALL, "--memory", "256MiB")  # chunks of 16 MiB need it
 
 
 class Bench(CliCase):
-    def rows(self, *args):
-        result = self.check(0, "bench", *args)
-        lines = result.stdout.splitlines()
+    def bench(self, *args):
+        lines = self.check(0, "bench", *args).stdout.splitlines()
         self.assertEqual(lines[0], HEADER)
-        self.assertEqual(os.listdir(self.folder), [], "files are left behind")
         return list(csv.DictReader(lines))
+
+    def rows(self, *args):
+        out = self.bench(*args)
+        self.assertEqual(os.listdir(self.folder), [], "files are left behind")
+        return out
 
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
@@ -35,12 +39,16 @@ class Bench(CliCase):
                                  "device"])
 
     def test_rows(self):
-        counts = {"memory": 8, "lookup": 14, "hash": 2, "codec": 29, "blend": 5, "open": 1, "manager": 19, "reclaim": 10, "directory": 4, "events": 1, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
-                  "s3": 2, "transfer": 8, "proxy": 5, "peers": 7, "handover": 4, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
-        rows = [row for name in counts
-                for row in self.rows(name, *(LARGER if name == "memory" else SMALL), "--python",
-                                     "missing/python3")]
-        self.assertEqual({n: sum(r["bench"] == n for r in rows) for n in counts}, counts)
+        counts = {"memory": 8, "lookup": 14, "hash": 2, "codec": 31, "blend": 5, "open": 1, "manager": 19, "reclaim": 10, "directory": 4, "events": 1, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
+                  "s3": 2, "transfer": 8, "proxy": 5, "peers": 8, "handover": 4, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
+        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            rows = sum(pool.map(lambda name: self.bench(name, *(LARGER if name == "memory" else SMALL), "--python",
+                                                        "missing/python3"), counts), [])
+        self.assertEqual(os.listdir(self.folder), [], "files are left behind")
+        kernels = [row["case"].rpartition("; kernel ")[2] for row in rows if "; kernel " in row["case"]]
+        self.assertEqual({n: sum(r["bench"] == n and "; kernel " not in r["case"] for r in rows) for n in counts}, counts)
+        # Each other kernel has rows of encoding and decoding: the lossless codec of two elements, and four lossy ones of bf16.
+        self.assertEqual(len(kernels), 12 * len(set(kernels)))
         for row in rows:
             if row["unit"] in ("Mblocks/s", "B/block"):
                 continue
@@ -54,6 +62,8 @@ class Bench(CliCase):
     def test_nixl(self):
         """Without NIXL there are no rows, and no failure."""
         self.assertEqual(self.rows("nixl", *SMALL, "--python", "missing/python3"), [])
+        self.check(0, "bench", "nixl", *SMALL, "--python", "missing/python3",
+                   err=["left out, missing/python3 has no package nixl-cu12; --python names another"])
         python = os.path.join(os.environ.get("TIERCE_VENV", ".venv"), "bin", "python")
         find = "import importlib.util as u; print(u.find_spec('nixl_cu12') is not None)"
         if os.path.exists(python) and subprocess.run([python, "-c", find], capture_output=True, check=True).stdout == b"True\n":
@@ -67,12 +77,20 @@ class Bench(CliCase):
         with open(path, "wb") as file:
             file.write(bytes(range(256)) * 1000 + b"odd")
         self.addCleanup(os.remove, path)
-        rows = self.rows("codec", *SMALL, "--kv", path)
+        rows = [row for row in self.rows("codec", *SMALL, "--kv", path) if "; kernel " not in row["case"]]
         self.assertEqual([row["case"].split(" ")[0] for row in rows], ["encode"] * 2 + ["size"] * 2 + ["decode"] * 2 +
                          ["encode", "size", "decode"] * 4)
         self.assertTrue(all(os.path.basename(path) in row["case"] for row in rows), rows)
         self.check(1, "bench", "codec", *SMALL, "--kv", path + ".gz",
                    err=["must end with .bf16, .fp16, .e4m3 or .e5m2"])
+
+    @unittest.skipUnless("TIERCE_LMCACHE_PYTHON" in os.environ, "TIERCE_LMCACHE_PYTHON names no Python with LMCache")
+    def test_cachegen_restores_the_values_of_lmcache(self):
+        """Made-up values; the benchmark fails if they differ."""
+        rows = self.rows("codec", *SMALL, "--python", os.environ["TIERCE_LMCACHE_PYTHON"])
+        beside = [row for row in rows if "; beside LMCache " in row["case"]]
+        self.assertEqual([row["case"].split(" of ")[0] for row in beside], ["encode cachegen", "size", "decode cachegen"])
+        self.assertTrue(all(float(row["peer_value"]) > 0 for row in beside), beside)
 
     def test_redis(self):
         rows = self.rows("redis", *SMALL)
@@ -122,7 +140,7 @@ class Bench(CliCase):
         if not os.path.exists(os.path.join(fake, "libcuda.so.1")):
             self.skipTest(f"{fake}/libcuda.so.1 is not built")
         with unittest.mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": fake, "CUDA_FAKE_DELAY_US": "0"}):
-            *rows, overlap = self.rows("device", *SMALL)
+            *rows, overlap, decoded = self.rows("device", *SMALL)
         self.assertEqual([row["case"] for row in rows],
                          [f"{op}; cells of {kib} KiB; {way}" for op in ("store", "load")
                           for kib in (2, 4, 16, 64, 256, 1024) for way in ("copies", "direct", "staged")])
@@ -137,6 +155,10 @@ class Bench(CliCase):
                          ["load of 64 tokens in 80 layers behind work; hidden", "%", "100", "0.9"])
         self.assertRegex(overlap["peer"], r"^ms: load alone [\d.]+; work alone [\d.]+; both$")
         self.assertGreater(float(overlap["peer_value"]), 0)
+        self.assertEqual([decoded[column] for column in ("case", "unit", "goal", "peer")],
+                         ["lossless bf16; made up; decoded on the GPU", "GB/s", "1", "decoded by a thread of the host"])
+        for column in ("value", "limit", "peer_value"):
+            self.assertGreater(float(decoded[column]), 0, decoded)
 
     def replays(self, *args):
         rows = self.rows("optimize", *SMALL, *args)
@@ -174,6 +196,8 @@ class Bench(CliCase):
     def test_every_policy_has_a_row(self):
         rows = self.rows("policy", "--seconds", "0.01", "--memory", "64MiB", "--csv")
         goals = {row["case"].split(";")[0]: float(row["limit"]) for row in rows}
+        lru, = (float(row["value"]) for row in rows if row["case"].startswith("lru;"))
+        self.assertLess(abs(goals.pop("hazard") * 3 / lru - 1), .01)
         self.assertEqual(goals, {
             "lru": 20, "fifo": 20, "sieve": 20, "mru": 10, "lfu": 10, "s3fifo": 10,
             "s3fifo_lcs": 10, "arc": 10, "leaf_lru": 10, "ttl": 10, "sampled_lru": 10})

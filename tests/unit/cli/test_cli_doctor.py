@@ -64,6 +64,25 @@ class Doctor(CliCase):
         self.check(0, "doctor", b, b, out=["They can share", "\n" + lossy])
         self.assertNotIn("lossy", self.check(0, "doctor", a, a).stdout)
 
+    def test_lossy_codecs_of_configurations_are_compared(self):
+        gate = "codec.quality: /q.json\n"
+        exact, quantized, cells = text(), text(quantization="x"), text(quantization="tierce-cachegen-30-thkc64")
+        a = {name: self.write(f"{name}.yaml", f"codec.lossy: {name}\n{gate if name != 'none' else ''}")
+             for name in ("none", "int8", "int4", "cachegen")}
+        silent = self.write("silent.yaml", "chunk.tokens: 256\n")
+        lossy = "KV on disk and in remote stores is lossy: codec int8 (codec.lossy)."
+        self.check(1, "doctor", a["int8"], a["int4"], out=["quantization\n    A: tierce-int8\n    B: tierce-int4", "A: " + lossy])
+        for here in (a["none"], silent):
+            self.check(1, "doctor", here, a["int8"], out=["quantization\n    A: (empty)\n    B: tierce-int8", "B: " + lossy])
+            self.assertNotIn("lossy", self.check(0, "doctor", here, a["none"]).stdout)
+        self.check(0, "doctor", a["int8"], a["int8"], out=["as far as these sources show", "A: " + lossy])
+        # A namespace states more than a configuration.
+        for content, same in ((text(quantization="tierce-int8"), "int8"), (cells, "cachegen"), (exact, "none"), (quantized, "none")):
+            ns = self.write("ns", content)
+            for name, path in a.items():
+                self.check(int(name != same), "doctor", path, ns, out=[] if name == same else ["  quantization\n"])
+                self.check(int(name != same), "doctor", ns, path)
+
     def test_a_configuration_with_nixl_is_checked_on_this_machine(self):
         a = self.write("a.yaml", "remote.urls: nixl:///s?read_only=true&library=/nothing/libnixl_capi.so&codec=none\n")
         b = self.write("b.yaml", "remote.urls: file:///s\n")

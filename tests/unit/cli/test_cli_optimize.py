@@ -450,6 +450,21 @@ class Optimize(CliCase):
                 key = (row["policy"], row["order"], row["match"], row["capacity"])
                 self.assertEqual({**row, "policy": ""}, {**got[key], "policy": ""}, key)
 
+    @unittest.skipUnless(DATA, "TIERCE_TEST_DATA is not set")
+    def test_hazard_has_the_documented_hits(self):
+        """Rates of docs/inside/design/020-hazard.md, and LRU at most a point above them. The sums of
+        another compiler may differ in the last bit."""
+        documented = {"mooncake_conversation": {1000: .0808, 4600: .1640, 11500: .2485, 30000: .3302},
+                      "mooncake_synthetic": {1000: .0848, 4600: .2893, 11500: .5083},
+                      "shifting_small": {64: .4153, 251: .6171}}
+        for trace, rates in documented.items():
+            rows = self.rows(f"{DATA}/traces/{trace}.jsonl", "--policy", "hazard,lru", "--match",
+                             "prefix", "--capacity", ",".join(map(str, rates)))
+            got = {(r["policy"], int(r["capacity"])): float(r["hit_rate"]) for r in rows}
+            for capacity, rate in rates.items():
+                self.assertLess(abs(got["hazard", capacity] - rate), .001, (trace, capacity))
+                self.assertGreater(got["hazard", capacity], got["lru", capacity] - .01)
+
 
 if __name__ == "__main__":
     unittest.main()

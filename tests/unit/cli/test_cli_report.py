@@ -177,6 +177,15 @@ class Report(CliCase):
             at += 12 + length
         self.assertGreater(len(set(zlib.decompress(packed))), 20)  # something is drawn
 
+    def test_pixels_without_cairo(self):
+        """A library that cannot be loaded is reported before the trace is read, and needed for nothing else."""
+        self.write("libs/libcairo.so.2", "no library")
+        without = {"LD_LIBRARY_PATH": os.path.join(self.folder, "libs")}
+        self.check(1, "optimize", "no-trace", "--png", os.path.join(self.folder, "out"), env=without,
+                   err=["--png requires libcairo.so.2 and libfontconfig.so.1"])
+        self.assertEqual(os.listdir(self.folder).count("out"), 0)
+        self.check(0, "optimize", self.trace, "--svg", os.path.join(self.folder, "out"), env=without)
+
     def test_what_cannot_be_written_is_told_before_the_trace_is_read(self):
         for option in "--csv", "--html", "--svg", "--png":
             with self.subTest(option):

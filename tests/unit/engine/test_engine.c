@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/engine_config.h"
-#include "engine/load/load_rotate.h"
+#include "engine/load/load_keys.h"
 #include "engine_fixture.h"
 #include "core/policy/policy.h"
 
@@ -171,7 +171,8 @@ START_TEST(invalid_keys_are_not_rotated)
     struct tierce_chain *chain = fx_chain(&fx, 9, 8, 0);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 8, fx_ids);
     struct tierce_load *load;
-    uint8_t bytes[16] = {1, 2, 3}, before[16];
+    uint8_t bytes[16] = {1, 0x40, 3, 0x41}, before[16];
+    float distance = 0;
     struct tierce__rotation rotation = {
         .layout = {TIERCE__ROPE_NEOX, 8, 0, 8}, .pairs = 4, .delta = 5};
     struct tierce__key_rows rows = {bytes, 16, 16}, none = {NULL, 16, 16};
@@ -191,6 +192,12 @@ START_TEST(invalid_keys_are_not_rotated)
     rotation.pairs = 4;
     ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 1), 0);
     ck_assert_mem_ne(bytes, before, sizeof(bytes));
+    struct tierce__device_distances keys = {
+        TIERCE__BLEND_BF16, rows, {before, 16, 16}, &distance, 1, 1, 8, NULL};
+    ck_assert_int_eq(tierce__load_distances(load, &keys), 0);
+    ck_assert(distance > 0);
+    keys.b.at = NULL;
+    ck_assert_int_eq(tierce__load_distances(load, &keys), TIERCE_E_ARGUMENT);
     tierce_load_abort(load);
     tierce_chain_destroy(chain);
     fx_close(&fx);

@@ -572,18 +572,26 @@ END_TEST
 
 START_TEST(settings_of_a_disk_that_is_not_there_are_logged)
 {
-    static const char *const sets[] = {
-        "disk.codec", "lossless", "disk.encryption", "aes-256-gcm", "encryption.key_command",
-        KEY_1,        NULL};
+    static const char *const sets[] = {"disk.codec",
+                                       "lossless",
+                                       "disk.encryption",
+                                       "aes-256-gcm",
+                                       "encryption.key_command",
+                                       KEY_1,
+                                       "disk.gpu_direct",
+                                       "1MiB",
+                                       NULL};
     record_log(TIERCE_LOG_WARN);
     fx_open(&fx, false, sets);
     ck_assert_uint_eq(recorded_with("setting_without_effect", "setting=disk.codec value=lossless "),
                       1);
     ck_assert_uint_eq(recorded_with("setting_without_effect", "setting=disk.encryption value=aes"),
                       1);
+    ck_assert_uint_eq(
+        recorded_with("setting_without_effect", "setting=disk.gpu_direct value=1048576 "), 1);
     fx_close(&fx);
     fx_open(&fx, false, raw);
-    ck_assert_uint_eq(recorded("setting_without_effect"), 2);
+    ck_assert_uint_eq(recorded("setting_without_effect"), 3);
     fx_close(&fx);
     silence_log();
     fx_remove(&fx);

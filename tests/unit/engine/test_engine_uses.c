@@ -292,10 +292,26 @@ static void play(const struct tierce__policy_ops *policy, const struct tierce__r
     tierce__replay_destroy(replay);
 }
 
-/* Which slots a sample draws hangs on how many there are, so that it cannot be compared. */
-static bool draws(const struct tierce__policy_ops *policy)
+/* Which slots a sample draws hangs on how many there are, so that it cannot be compared. The tiers
+ * have no policy that hears of requests. */
+static bool is_incomparable(const struct tierce__policy_ops *policy)
 {
-    return strcmp(policy->name, "sampled_lru") == 0;
+    return strcmp(policy->name, "sampled_lru") == 0 || policy->request != NULL;
+}
+
+/* A client of a node reports its uses in the same way to every policy: there a run of `make test`
+ * has every third one, beginning with a random one, and a long run has all. */
+static bool is_left_out(size_t policy)
+{
+#ifdef TIERCE_TEST_NODE
+    static uint32_t first = UINT32_MAX;
+    if (first == UINT32_MAX)
+        first = test_random_below(&rnd, 3);
+    return test_scale() == 1 && policy % 3 != first;
+#else
+    (void)policy;
+    return false;
+#endif
 }
 
 START_TEST(memory_holds_what_the_simulator_holds)
@@ -305,7 +321,7 @@ START_TEST(memory_holds_what_the_simulator_holds)
     const struct tierce__policy_ops *policy;
     for (size_t n = 0; (policy = tierce__policy_at(n)) != NULL; n++) {
         const char *const sets[] = {"memory.policy", policy->name, "memory.size", "1MiB", NULL};
-        if (draws(policy))
+        if (is_incomparable(policy) || is_left_out(n))
             continue;
         fx_open(&fx, false, sets);
         uint64_t bytes = tierce__round_up(fx.view->full.extent.object_bytes, 4096);
@@ -390,7 +406,7 @@ START_TEST(disk_holds_what_the_simulator_holds)
     const struct tierce__policy_ops *policy;
     for (size_t n = 0; (policy = tierce__policy_at(n)) != NULL; n++) {
         const char *const sets[] = {"disk.policy", policy->name, "disk.size", "2MiB", NULL};
-        if (draws(policy))
+        if (is_incomparable(policy) || is_left_out(n))
             continue;
         fx.folder[0] = '\0';
         fx_open(&fx, true, sets);

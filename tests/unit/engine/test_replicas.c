@@ -150,7 +150,7 @@ START_TEST(what_was_computed_on_a_failed_load_is_not_published)
     struct test_random random = test_random_start("replicas");
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     uint64_t published = 0, kept_back = 0;
-    for (uint64_t write = 1; write < 200 * test_scale(); write++) {
+    for (uint64_t write = 1; write < TEST_ROUNDS(200u) * test_scale(); write++) {
         struct tierce_transfer_opts prefix = fx_what(&fx, chain, 0, FX_CHUNK_BLOCKS, fx_ids);
         fx_fill(&fx, chain, 0, FX_CHUNK_BLOCKS, fx_ids);
         ck_assert_int_ge(tierce_store(fx.view, &prefix), 0);

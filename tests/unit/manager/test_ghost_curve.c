@@ -51,6 +51,16 @@ static void exact_close(struct exact *e)
     tierce__intern_destroy(e->intern);
 }
 
+static void exact_of(struct exact *e, const struct ghost_load *load)
+{
+    exact_open(e);
+    for (size_t i = 0; i < load->count; i++) {
+        size_t count;
+        const uint64_t *keys = ghost_load_at(load, i, &count);
+        exact_add(e, keys, count);
+    }
+}
+
 /* ---- the sampled curve ----------------------------------------------------------------------- */
 
 static struct tierce__ghost_curve *open_curve(uint32_t blocks_max)
@@ -88,32 +98,30 @@ struct errors {
     struct tierce__ghost_shape shape;
 };
 
-/* Runs a load through both, and compares them at 1/64 to all of the load's distinct blocks. */
-static struct errors compare(const struct ghost_load *load, uint32_t blocks_max, uint64_t seed)
+/* Runs a load through a sampled curve, and compares it with the exact curve of this load at 1/64 to
+ * all of the load's distinct blocks. */
+static struct errors compare(const struct exact *exact, const struct ghost_load *load,
+                             uint32_t blocks_max, uint64_t seed)
 {
     enum { POINTS = 32 };
-    struct exact exact;
     struct errors errors = {0};
     uint32_t member;
     struct tierce__ghost_curve *curve = open_curve(blocks_max);
     ck_assert_int_eq(tierce__ghost_curve_add(curve, BLOCK_BYTES, 16, &member), 0);
-    exact_open(&exact);
     for (size_t i = 0; i < load->count; i++) {
         size_t count;
         const uint64_t *keys = ghost_load_at(load, i, &count);
-        exact_add(&exact, keys, count);
         ck_assert_int_eq(add_turn(curve, member, seed, keys, count), 0);
     }
     tierce__ghost_curve_shape(curve, EPOCH_US, &errors.shape);
-    double distinct = tierce__curve_blocks(exact.curve);
+    double distinct = tierce__curve_blocks(exact->curve);
     for (int i = 0; i < POINTS; i++) {
         double blocks = floor(distinct * pow(64, (double)(i - POINTS + 1) / (POINTS - 1)));
         double error = fabs(tierce__ghost_rate(&errors.shape, blocks * BLOCK_BYTES) -
-                            exact_rate(&exact, blocks));
+                            exact_rate(exact, blocks));
         errors.mean += error / POINTS;
         errors.largest = fmax(errors.largest, error);
     }
-    exact_close(&exact);
     tierce__ghost_curve_destroy(curve);
     return errors;
 }
@@ -130,10 +138,13 @@ static void make(struct ghost_load *load, uint64_t seed)
 START_TEST(a_full_sample_is_exact)
 {
     struct ghost_load load;
+    struct exact exact;
     make(&load, 7);
-    struct errors errors = compare(&load, 1 << 20, 1);
+    exact_of(&exact, &load);
+    struct errors errors = compare(&exact, &load, 1 << 20, 1);
     ck_assert_double_eq(errors.shape.unit_bytes, BLOCK_BYTES);
     ck_assert_double_lt(errors.largest, 0.004);
+    exact_close(&exact);
     ghost_load_free(&load);
 }
 END_TEST
@@ -191,10 +202,11 @@ static const struct {
     double mean, largest;
 } bounds[] = {{2048, 0.03, 0.05}, {4096, 0.02, 0.035}, {8192, 0.012, 0.03}};
 
-static void check_bounds(const struct ghost_load *load, const char *name, uint64_t seed)
+static void check_bounds(const struct exact *exact, const struct ghost_load *load, const char *name,
+                         uint64_t seed)
 {
     for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
-        struct errors errors = compare(load, bounds[i].blocks_max, seed);
+        struct errors errors = compare(exact, load, bounds[i].blocks_max, seed);
         ck_assert_uint_le(errors.shape.blocks, bounds[i].blocks_max);
         ck_assert_double_gt(errors.shape.unit_bytes, 2 * BLOCK_BYTES); /* it is a sample */
         ck_assert_msg(errors.mean < bounds[i].mean && errors.largest < bounds[i].largest,
@@ -207,8 +219,11 @@ static void check_bounds(const struct ghost_load *load, const char *name, uint64
 START_TEST(the_error_of_a_sample_is_bounded)
 {
     struct ghost_load load;
+    struct exact exact;
     make(&load, 100 + (uint64_t)_i);
-    check_bounds(&load, "made up", 1000 + (uint64_t)_i);
+    exact_of(&exact, &load);
+    check_bounds(&exact, &load, "made up", 1000 + (uint64_t)_i);
+    exact_close(&exact);
     ghost_load_free(&load);
 }
 END_TEST
@@ -221,10 +236,13 @@ enum { TRACES = sizeof(traces) / sizeof(traces[0]) };
 START_TEST(the_error_on_real_traces_is_bounded)
 {
     struct ghost_load load = {0};
+    struct exact exact;
     if (!ghost_load_read(&load, traces[_i]))
         return;
+    exact_of(&exact, &load);
     for (uint64_t seed = 20; seed < 24; seed++)
-        check_bounds(&load, traces[_i], seed);
+        check_bounds(&exact, &load, traces[_i], seed);
+    exact_close(&exact);
     ghost_load_free(&load);
 }
 END_TEST

@@ -223,7 +223,8 @@ END_TEST
 START_TEST(test_the_start_line_has_codec_and_encryption)
 {
     char folder[] = "/tmp/tierce-test-XXXXXX", disk[128];
-    char *argv[] = {disk,
+    char *argv[] = {(char *)"--disk.gpu_direct=1MiB",
+                    disk,
                     (char *)"--listen.resp_port=0",
                     (char *)"--listen.lm_port=0",
                     (char *)"--listen.http_port=0",
@@ -242,8 +243,12 @@ START_TEST(test_the_start_line_has_codec_and_encryption)
     snprintf(disk, sizeof(disk), "--disk.path=%s/disk", folder);
     int rc = tierce__node_config_load(&config, sizeof(argv) / sizeof(argv[0]), argv, NULL, &error);
     ck_assert_msg(rc == 0, "%s", error.text);
+    record_log(TIERCE_LOG_WARN);
     rc = tierce__node_start(&node, &config, why);
     ck_assert_msg(rc == 0, "%s", why);
+    ck_assert_uint_eq(recorded_with("setting_without_effect", "only engines without a node"), 1);
+    ck_assert_uint_eq(recorded("setting_without_effect"), 1);
+    silence_log();
     tierce__node_describe(node, text);
     ck_assert_msg(strstr(text, "memory 4MiB, compressed copies 2MiB, disk ") != NULL &&
                       strstr(text, "with 0 chunks (new chunks: lossless, aes-256-gcm)") != NULL,

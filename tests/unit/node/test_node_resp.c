@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "check_main.h"
 #include "node_harness.h"
+#include "test_random.h"
 #include "wait_for.h"
 
 #include <stdlib.h>
@@ -422,7 +423,7 @@ END_TEST
 /* A thousand commands at once are answered in their order. */
 START_TEST(test_a_pipeline)
 {
-    enum { COUNT = 20000 };
+    enum { COUNT = TEST_ROUNDS(20000) };
     char *asked = malloc(COUNT * 40), *wanted = malloc(COUNT * 20);
     size_t a = 0, w = 0;
     for (int i = 0; i < COUNT; i++) {

@@ -10,6 +10,8 @@
 #include "engine/objects/smalls_private.h"
 #include "proto/lm/lm.h"
 
+#define PAUSE_US 50000 /* between values of many MiB that are sent until something happens */
+
 static struct node_harness h;
 
 static void start_default_size(void)
@@ -116,6 +118,7 @@ START_TEST(test_stalled_upload_loses_its_room)
         hear_bytes(fd, answer, 1);
         hear(fd, answer[0] == '-' ? "OOM command not allowed: there is no room for the value\r\n"
                                   : "OK\r\n");
+        usleep(PAUSE_US);
     }
     ck_assert_uint_eq(atomic_load(&h.node->uploads.dropped), 1);
     check_value(fd, "large", value, BYTES);
@@ -154,6 +157,7 @@ START_TEST(test_stalled_upload_of_lm)
         hear_bytes(fd, answer, 1);
         hear(fd, answer[0] == '-' ? "OOM command not allowed: there is no room for the value\r\n"
                                   : "OK\r\n");
+        usleep(PAUSE_US);
     }
     say_bytes(stalled, value, BYTES - 1000);
     request.command = TIERCE__LM_EXIST;
@@ -181,10 +185,11 @@ START_TEST(test_slow_upload_succeeds)
     for (size_t at = 0; at < BYTES; at += PIECE) {
         uint64_t until = tierce__deadline_in_ms(at == 0 ? 0 : 800);
         say_bytes(slow, value + at, PIECE);
-        do
+        do {
             store(fd, "large", value, BYTES - 4096,
                   "-OOM command not allowed: there is no room for the value\r\n");
-        while (tierce__now_ns() < until);
+            usleep(PAUSE_US);
+        } while (tierce__now_ns() < until);
     }
     talk(slow, "\r\n", "+OK\r\n");
     check_value(fd, "slow", value, BYTES);

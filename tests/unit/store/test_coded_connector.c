@@ -267,6 +267,28 @@ START_TEST(a_shorter_object_is_read_anew)
 }
 END_TEST
 
+/* With a codec (_i: 1) and without one. The only key is for another namespace. */
+START_TEST(an_object_without_a_key_is_not_stored)
+{
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__coded_keys *keys;
+    const struct tierce__coded_keys_opts opts = {
+        .size = sizeof(opts),
+        .command =
+            "echo 3 0101010101010101010101010101010101010101010101010101010101010101 00000000"};
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    open_with(&(struct tierce__coded_connector_opts){
+        .codec = _i > 0 ? lossless : NULL, .keys = keys, .encrypts = true});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), TIERCE_E_NO_KEY);
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    struct tierce__coded_stats stats;
+    tierce__coded_connector_stats(connector, &stats);
+    ck_assert_uint_eq(stats.refused_chunks, 1);
+    close_all();
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
 /* With a codec (_i: 1) and without one. Nothing of the values is in the store, and only their key
  * opens them. */
 START_TEST(objects_are_encrypted)
@@ -534,23 +556,41 @@ static void count_slow(void *arg, enum tierce_log_level level, const char *event
         atomic_fetch_add(&slow_is_logged, 1);
 }
 
-/* The store is memory of this process, whose raw ranges come at once: faster than any decoder, as
- * soon as enough of them were read. */
-START_TEST(a_codec_that_is_slower_than_the_link_is_not_used)
+/* The store is memory of this process: a load waits longer for the decoder than a read of the bytes
+ * takes that the codec saves, as soon as enough reads have shown this. _i: the operator wants it
+ * nevertheless. */
+START_TEST(a_codec_that_makes_loads_slower_is_not_used)
 {
-    open_with(&(struct tierce__coded_connector_opts){.codec = lossless, .measured_bytes = 1});
+    open_with(&(struct tierce__coded_connector_opts){
+        .codec = lossless, .measured_bytes = 1, .load_time_max = _i == 1 ? 1e9 : 0});
     tierce_set_log_fn(count_slow, NULL, TIERCE_LOG_WARN);
     ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
     ck_assert_int_eq(put(below, 2, CODED_NOISE), 0);
     ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
-    WAIT_FOR(get_all(2, CODED_NOISE) == 0 &&
-             stats_now().device_bytes_per_s > stats_now().decode_bytes_per_s);
+    WAIT_FOR(get_all(2, CODED_NOISE) == 0 && stats_now().load_time > 1);
+    ck_assert_uint_eq(stats_now().raw_chunks[TIERCE__CODED_RAW_SLOW], 0);
     ck_assert_int_eq(put(connector, 3, CODED_VALUES), 0);
     ck_assert_int_eq(put(connector, 4, CODED_VALUES), 0);
-    ck_assert_uint_eq(stats_now().raw_chunks[TIERCE__CODED_RAW_SLOW], 2);
-    ck_assert_uint_eq(atomic_load(&slow_is_logged), 1);
-    ck_assert_uint_eq(stored_bytes(3), coded_bytes(&s));
+    bool is_used = _i == 1;
+    ck_assert_uint_eq(stats_now().raw_chunks[TIERCE__CODED_RAW_SLOW], is_used ? 0 : 2);
+    ck_assert_uint_eq(atomic_load(&slow_is_logged), is_used ? 0 : 1);
+    ck_assert_int_eq(stored_bytes(3) == coded_bytes(&s), !is_used);
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
+/* After loads of coded chunks only, a chunk stays raw to measure loads of it; then no more do. More
+ * is required than the head of the first object, which is taken for raw. */
+START_TEST(a_sample_stays_raw)
+{
+    open_with(&(struct tierce__coded_connector_opts){
+        .codec = lossless, .measured_bytes = 16384, .load_time_max = 1e9});
+    for (unsigned n = 1; n < 4; n++) {
+        ck_assert_int_eq(put(connector, n, CODED_VALUES), 0);
+        ck_assert_int_eq(stored_bytes(n) == coded_bytes(&s), n == 2);
+        ck_assert_int_eq(get_all(n, CODED_VALUES), 0);
+        ck_assert_uint_eq(stats_now().raw_chunks[TIERCE__CODED_RAW_SAMPLE], n >= 2);
+    }
 }
 END_TEST
 
@@ -562,12 +602,14 @@ CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .t
                      an_older_reader_leaves_coded_objects_alone, a_replaced_object_is_read_anew,
                      failures_of_the_store_are_answered, deadlines_are_observed,
                      without_memory_chunks_stay_raw_and_reads_fail, each_allocation_fails_once,
-                     a_codec_that_is_slower_than_the_link_is_not_used},
+                     a_sample_stays_raw},
            .loops = {{objects_come_back, 0, 2},
                      {ranges_come_back, 0, 4},
                      {a_random_mix_equals_a_model, 0, 2},
                      {a_shorter_object_is_read_anew, 0, 4},
                      {a_coded_object_is_found_by_all_ranges, 0, 2},
+                     {an_object_without_a_key_is_not_stored, 0, 2},
                      {objects_are_encrypted, 0, 2},
                      {gets_that_wait_for_memory_are_served_in_order, 0, 2},
+                     {a_codec_that_makes_loads_slower_is_not_used, 0, 2},
                      {close_answers_all, 0, 2}})

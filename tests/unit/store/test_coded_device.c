@@ -368,9 +368,9 @@ static void read_stats_in_log(void *arg, enum tierce_log_level level, const char
         atomic_fetch_add(&slow_is_logged, 1);
 }
 
-/* Decoding is slower than a device that reads a terabyte at once, with encryption (_i: 1) and
+/* Loads wait for the decoder of a device that reads a terabyte at once, with encryption (_i: 1) and
  * without. A receiver of the log may read statistics. */
-START_TEST(a_codec_that_is_slower_than_the_device_is_not_used)
+START_TEST(a_codec_that_makes_loads_slower_is_not_used)
 {
     struct tierce__key key = store_key(&s, 3);
     char why[TIERCE__CODED_KEYS_WHY_BYTES];
@@ -407,4 +407,4 @@ CHECK_MAIN("coded_device", .seconds = 60, .at_once = true, .setup = setup, .tear
                      a_deadline_that_passes_before_the_decoder_does_not_count,
                      requests_wait_for_a_put_that_is_passed_on},
            .loops = {{gets_that_wait_for_memory_are_served_in_order, 0, 2},
-                     {a_codec_that_is_slower_than_the_device_is_not_used, 0, 2}})
+                     {a_codec_that_makes_loads_slower_is_not_used, 0, 2}})

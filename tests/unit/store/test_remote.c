@@ -177,6 +177,29 @@ START_TEST(a_suffix_goes_with_its_prefix)
 }
 END_TEST
 
+/* A missing key and a full store stop the successors too: those that wait (_i < 2), and those that
+ * are being sent. */
+START_TEST(successors_share_the_status_of_a_common_cause)
+{
+    int status = _i % 2 == 0 ? TIERCE_E_NO_KEY : TIERCE_E_FULL;
+    unsigned writes = _i < 2 ? 1 : 3;
+    open_tier(&(struct tierce__remote_opts){.writes = writes}, true);
+    store_connector_hold(store, TIERCE__STORE_PUT);
+    struct call *first = put(1), *second = put_after(2, 1), *third = put_after(3, 2);
+    ck_assert_uint_eq(store_connector_held(store), writes);
+    store_connector_fail(store, TIERCE__STORE_PUT, status, 1, false);
+    ck_assert(store_connector_let_one_go(store, ending(1)));
+    check(first, status);
+    (void)store_connector_let_go(store);
+    check(second, status);
+    check(third, status);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), writes);
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    ck_assert_uint_eq(stats().errors, 0);
+    close_tier();
+}
+END_TEST
+
 /* A connector whose PUT asks by itself whether the store has the object. One that was there is not
  * undone, also if its prefix is not stored: another process has put it. */
 START_TEST(a_connector_may_ask_by_itself)
@@ -527,7 +550,9 @@ START_TEST(closing_sends_what_it_can)
     struct call *first = put(1);
     put_after(2, 1);
     put_after(3, 2);
+    record_log(TIERCE_LOG_WARN);
     ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(10000)));
+    ck_assert_uint_eq(recorded("remote_closed_early"), 0);
     for (unsigned i = 0; i < call_count; i++) {
         check(&calls[i], 0);
         tierce__buf_release(calls[i].req.buf);
@@ -541,6 +566,10 @@ START_TEST(closing_sends_what_it_can)
     put(1);
     put_after(2, 1);
     ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(20)));
+    char bytes[64];
+    snprintf(bytes, sizeof(bytes), "tier=store bytes=%u ", 2 * BYTES);
+    ck_assert_uint_eq(recorded_with("remote_closed_early", bytes), 1);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
     check(&calls[0], TIERCE_E_CANCELLED);
     check(&calls[1], TIERCE_E_CANCELLED);
     tierce__buf_release(calls[0].req.buf);
@@ -629,4 +658,5 @@ CHECK_MAIN("remote", .seconds = 60,
                      closing_sends_what_it_can,
                      what_has_no_name_is_answered,
                      no_memory_is_an_answer},
-           .loops = {{one_reading_serves_all_parts, 0, 2}})
+           .loops = {{one_reading_serves_all_parts, 0, 2},
+                     {successors_share_the_status_of_a_common_cause, 0, 4}})

@@ -12,8 +12,8 @@ loads nor stores any.
 
 from __future__ import annotations
 
+from ...lookup_flags import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
 from ..geometry import layer_order
-from ..link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
 from ..tracker import StateSave
 from ..transfer import ORIGIN_FAILED, ORIGIN_MEMORY
 from .group_chain import GroupChain

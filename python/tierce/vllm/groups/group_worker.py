@@ -13,7 +13,8 @@ from dataclasses import replace
 from .. import identity, own_node
 from ..geometry import Geometry, Measures, Numbering
 from ..identity import Unsupported
-from ..link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
+from ...lookup_flags import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
+from ..link import Facts
 from ..ranks import Part
 from ..settings import open_view
 from ..tracker import LoadResult, ReqMeta, int32

@@ -36,8 +36,7 @@ static int refuse_call(const struct tierce__cuda *cuda, const char *call,
     return refuse(cuda, tierce__cufile_text(call, error, text));
 }
 
-/* ---- buffers ----------------------------------------------------------------------------------
- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 /* Memory and stream of looks, with the first buffer. */
 static int open_looks(struct tierce__cuda *cuda)
@@ -135,15 +134,16 @@ static bool free_buffer(struct tierce__cuda *cuda, uint8_t *base, size_t bytes)
 static bool free_cuda_buffer(struct tierce__device *device, uint8_t *base, size_t bytes)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
-    if (tierce__cuda_enter(cuda) < 0)
+    bool failed = atomic_load_explicit(&cuda->failed, memory_order_relaxed);
+    /* Work of a failed call may still write to the buffer. */
+    if ((failed && device->ops->idle(device) != 0) || tierce__cuda_enter(cuda) < 0)
         return false;
     bool freed = free_buffer(cuda, base, bytes);
     (void)tierce__cuda_leave(cuda, 0); /* logged */
     return freed;
 }
 
-/* ---- files ------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static int register_file(struct tierce__cuda *cuda, struct tierce__device_file *file, int fd)
 {
@@ -229,8 +229,7 @@ static int read_file(struct tierce__device *device, struct tierce__device_file *
     return tierce__cuda_leave(cuda, 0) < 0 && rc == 0 ? TIERCE_E_UNSUPPORTED : rc;
 }
 
-/* ---- looks ------------------------------------------------------------------------------------
- */
+/* ---- looks ----------------------------------------------------------------------------------- */
 
 /* Waits for the work on the stream: also that of an earlier look that has missed its deadline. */
 static int wait_stream(struct tierce__cuda *cuda, uint64_t deadline_ns)

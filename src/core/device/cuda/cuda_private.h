@@ -13,6 +13,7 @@
 #define TIERCE__CUDA_EVENT_MAGIC 0x54634576u
 
 struct tierce__cuda_kernel;
+struct tierce__cuda_module_what;
 struct tierce__cuda_sums;
 struct tierce__bounce_job;
 
@@ -31,23 +32,48 @@ struct tierce__cuda_looks {
     TIERCE__CU_STREAM stream;
 };
 
-enum tierce__rotations_state {
-    TIERCE__ROTATIONS_NEW, /* nothing was rotated yet */
-    TIERCE__ROTATIONS_USABLE,
-    TIERCE__ROTATIONS_REFUSED,
+enum tierce__cuda_module_state {
+    TIERCE__CUDA_MODULE_NEW, /* the kernel was not tried yet */
+    TIERCE__CUDA_MODULE_USABLE,
+    TIERCE__CUDA_MODULE_REFUSED,
 };
 
-/* Of cuda_rotate.c. */
-struct tierce__cuda_rotations {
-    struct tierce__lock lock; /* ROTATIONS: the fields below, until the kernel is usable or refused;
-                                 they do not change then */
-    enum tierce__rotations_state state;
+/* Of cuda_module.c. */
+struct tierce__cuda_module {
+    const struct tierce__cuda_module_what *what;
+    struct tierce__lock lock; /* the fields below, until the kernel is usable or refused; they do
+                                 not change then */
+    enum tierce__cuda_module_state state;
     TIERCE__CU_MODULE module;
     TIERCE__CU_FUNCTION function;
     unsigned blocks_max; /* thread blocks of a launch */
-    /* Of the trial; after a failure, until close. */
+};
+
+/* Of cuda_keys.c: a kernel on keys. */
+struct tierce__cuda_keys {
+    struct tierce__cuda_module module; /* ROTATIONS or DISTANCES */
+    /* Of the trial, under the lock of the module; after a failure, until close. */
     TIERCE__CU_STREAM stream;
     uint8_t *memory; /* pinned */
+};
+
+enum { TIERCE__CUDA_LANES = 2 };
+
+/* Of cuda_decode.c: the memory of one call. */
+struct tierce__cuda_lane {
+    struct tierce__lock lock; /* DECODE_LANE: while a call uses the lane */
+    TIERCE__CU_STREAM stream;
+    uint8_t *memory;            /* pinned; NULL: the lane does not exist */
+    TIERCE__CU_ADDRESS staging; /* on the device */
+};
+
+struct tierce__cuda_decoder {
+    struct tierce__cuda_module module; /* DECODER: also the creation of the lanes */
+    struct tierce__cuda_lane lanes[TIERCE__CUDA_LANES];
+    atomic_bool
+        has_lanes; /* stored (release) after their trial, unless it has refused the kernel */
+    _Atomic unsigned calls; /* relaxed: which lane they try first */
+    uint8_t *trial;         /* pinned; as that of rotations */
 };
 
 struct tierce__cuda {
@@ -62,7 +88,8 @@ struct tierce__cuda {
     struct tierce__pinned pinned;
     struct tierce__pinned buffers; /* on the device, into which files are read */
     struct tierce__cuda_looks looks;
-    struct tierce__cuda_rotations rotations;
+    struct tierce__cuda_keys rotations, distances;
+    struct tierce__cuda_decoder decoder;
     struct tierce__cuda_bounce bounce;
     /* NULL until tune has found that it works. The pointer is stored (release) and loaded by
      * transfers (acquire), which publishes the kernel's fields to them. */

@@ -4,36 +4,12 @@
  * compile it as C (kernel_source.h).
  *
  * Each thread takes one pair of elements after another. Its bytes are those of core/blend on the
- * host: the same conversions (element_loops.h), and the same operations of binary32, each rounded
- * once. Compilers must not fuse a product with a sum: nvcc never fuses the functions below, and
- * tests compile this file with -ffp-contract=off.
+ * host (key_elements.h).
  */
 #include "core/device/kernels/kernel_source.h"
 #include "core/device/kernels/rotate.h"
 
-#if defined(__CUDACC__)
-#define KERNEL_ATTRIBUTE __device__
-#define PRODUCT(a, b)    __fmul_rn(a, b)
-#define SUM(a, b)        __fadd_rn(a, b)
-#define DIFFERENCE(a, b) __fsub_rn(a, b)
-#else
-#define KERNEL_ATTRIBUTE
-#define PRODUCT(a, b)    ((a) * (b))
-#define SUM(a, b)        ((a) + (b))
-#define DIFFERENCE(a, b) ((a) - (b))
-#endif
-#include "core/codec/element_loops.h"
-
-TIERCE__DEVICE uint32_t read_element(uint64_t at, uint32_t bytes)
-{
-    const uint8_t *from = (const uint8_t *)(uintptr_t)at;
-    uint32_t bits = 0;
-    if (at % bytes == 0)
-        return bytes == 4 ? *(const uint32_t *)(uintptr_t)at : *(const uint16_t *)(uintptr_t)at;
-    for (uint32_t i = 0; i < bytes; i++)
-        bits |= (uint32_t)from[i] << (8 * i);
-    return bits;
-}
+#include "core/device/kernels/key_elements.h"
 
 TIERCE__DEVICE void write_element(uint64_t at, uint32_t bytes, uint32_t bits)
 {
@@ -49,12 +25,6 @@ TIERCE__DEVICE void write_element(uint64_t at, uint32_t bytes, uint32_t bits)
         to[i] = (uint8_t)(bits >> (8 * i));
 }
 
-TIERCE__DEVICE float number_of(const struct tierce__rotate_launch *in, uint32_t bits)
-{
-    return in->is_fp32 ? float_of_bits(bits)
-                       : any_to_float((enum tierce__element)in->element, (uint16_t)bits);
-}
-
 TIERCE__DEVICE uint32_t bits_of(const struct tierce__rotate_launch *in, float value)
 {
     return in->is_fp32 ? float_to_fp32(value)
@@ -68,8 +38,8 @@ TIERCE__DEVICE void rotate_pair(const struct tierce__rotate_launch *in, uint32_t
     uint64_t at = in->at + row / in->heads * in->token_bytes + row % in->heads * in->head_bytes;
     uint64_t first = at + (in->is_neox ? pair : 2 * pair) * bytes;
     uint64_t second = first + (in->is_neox ? in->pairs : 1) * bytes;
-    float x = number_of(in, read_element(first, bytes));
-    float y = number_of(in, read_element(second, bytes));
+    float x = number_of(in->is_fp32, in->element, read_element(first, bytes));
+    float y = number_of(in->is_fp32, in->element, read_element(second, bytes));
     float c = cosine[pair], s = sine[pair];
     write_element(first, bytes, bits_of(in, DIFFERENCE(PRODUCT(x, c), PRODUCT(y, s))));
     write_element(second, bytes, bits_of(in, SUM(PRODUCT(y, c), PRODUCT(x, s))));

@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -198,13 +198,19 @@ static int spawn(const struct tierce__bridge *bridge, struct birth *birth)
     posix_spawn_file_actions_destroy(&actions);
     if (rc != 0)
         return -rc;
-    birth->pidfd = pidfd_open(pid, 0);
+    birth->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (birth->pidfd >= 0)
         return 0;
     rc = -errno;
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     return rc;
+}
+
+/* By the number of the call, as pidfd_open above: glibc has both functions since 2.36 only. */
+static void send_kill(int pidfd)
+{
+    (void)syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
 }
 
 /* Until it is dead, when no thread of it is left that could touch the pool. */
@@ -222,7 +228,7 @@ static void await_death(int pidfd)
 static void kill_and_await(int pidfd)
 {
     TIERCE_DASSERT(pidfd >= 0);
-    (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+    send_kill(pidfd);
     await_death(pidfd);
 }
 
@@ -344,7 +350,7 @@ static int start_process(struct tierce__bridge *bridge)
     tierce__lock_take(&bridge->lock);
     bridge->pidfd = birth.pidfd;
     if (bridge->closing && birth.pidfd >= 0)
-        (void)pidfd_send_signal(birth.pidfd, SIGKILL, NULL, 0);
+        send_kill(birth.pidfd);
     tierce__lock_drop(&bridge->lock);
     close_fd(&birth.control[1]);
     for (uint32_t i = 0; birth.seats != NULL && i < bridge->seat_count; i++)
@@ -524,7 +530,7 @@ void tierce__bridge_abort(struct tierce__bridge *bridge)
     tierce__lock_take(&bridge->lock);
     bridge->closing = true;
     if (bridge->pidfd >= 0)
-        (void)pidfd_send_signal(bridge->pidfd, SIGKILL, NULL, 0);
+        send_kill(bridge->pidfd);
     tierce__cond_broadcast(&bridge->changed);
     tierce__lock_drop(&bridge->lock);
 }

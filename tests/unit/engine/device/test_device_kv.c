@@ -5,16 +5,16 @@
  * fail.
  */
 #include "device_fixture.h"
+#include "core/blend/select.h"
 #include "engine/load/load_private.h"
-#include "engine/load/load_rotate.h"
+#include "engine/load/load_keys.h"
 #include "engine/store/store_watch.h"
 
 #include <pthread.h>
 
 static uint8_t origins[FX_BLOCKS];
 
-/* ---- bytes ------------------------------------------------------------------------------------
- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 START_TEST(what_was_stored_is_loaded)
 {
@@ -175,8 +175,7 @@ START_TEST(a_flipped_bit_fails_its_block_only)
 }
 END_TEST
 
-/* ---- order ------------------------------------------------------------------------------------
- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 static void *end_store(void *store)
 {
@@ -300,8 +299,83 @@ START_TEST(keys_are_rotated_behind_each_layer)
 }
 END_TEST
 
+enum { COMPARED = 20 };
+
+/* Rows of the first block are compared with those of the second one; the distances go to a block
+ * that is not loaded. */
+static struct tierce__device_distances some_distances(const struct fixture *of, uint32_t layer)
+{
+    uint8_t *base = of->layers[layer].base;
+    return (struct tierce__device_distances){
+        .dtype = TIERCE__BLEND_BF16,
+        .a = {base + (size_t)fx_ids[0] * 1024, 16, 16},
+        .b = {base + (size_t)fx_ids[1] * 1024, 16, 16},
+        .to = (float *)(void *)(base + (size_t)fx_ids[30] * 1024),
+        .tokens = COMPARED,
+        .heads = 1,
+        .row_elements = 8};
+}
+
+static void expect_distances(struct tierce_chain *chain, uint32_t layer, const uint8_t *read)
+{
+    float expected[COMPARED];
+    memcpy(image.layers[layer].base, read, DK_LAYER_BYTES);
+    struct tierce__device_distances keys = some_distances(&image, layer);
+    ck_assert_uint_ne(*keys.a.at, *keys.b.at);
+    ck_assert_uint_eq(*keys.a.at, fx_byte(chain, 0, layer));
+    tierce__key_distances(expected, keys.dtype, &keys.a, &keys.b, COMPARED, 1, 8);
+    ck_assert(expected[0] > 0 && expected[COMPARED - 1] > 0);
+    ck_assert_mem_eq(keys.to, expected, sizeof(expected));
+}
+
+/* Memory elsewhere is rejected, wherever it is used. */
+static void check_memory(struct tierce_load *load)
+{
+    struct tierce__device_distances host = some_distances(&image, 0), bad[3];
+    bad[0] = bad[1] = bad[2] = some_distances(&fx, 0);
+    bad[0].a = host.a;
+    bad[1].b = host.b;
+    bad[2].to = host.to;
+    for (size_t i = 0; i < 3; i++)
+        ck_assert_int_eq(tierce__load_distances(load, &bad[i]), TIERCE_E_ARGUMENT);
+    bad[0].tokens = 0;
+    ck_assert_int_eq(tierce__load_distances(load, &bad[0]), 0);
+    bad[0].heads = 0;
+    ck_assert_int_eq(tierce__load_distances(load, &bad[0]), TIERCE_E_ARGUMENT);
+}
+
+/* The distances of a layer follow its copy, and precede the engine's work. */
+START_TEST(keys_are_compared_behind_each_layer)
+{
+    struct tierce_load *load;
+    const uint8_t *read[FX_LAYERS];
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    dk_wipe();
+    struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        struct tierce__device_distances keys = some_distances(&fx, l);
+        ck_assert_int_eq(tierce_load_layer(load, l), 0);
+        ck_assert_int_eq(tierce__load_distances(load, &keys), 0);
+        read[l] = gpu_read_later((uintptr_t)fx.layers[l].base, DK_LAYER_BYTES);
+    }
+    check_memory(load);
+    ck_assert_int_eq(tierce_load_end(load, origins), 8);
+    gpu_sync();
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        expect_distances(chain, l, read[l]);
+    for (size_t b = 0; b < 8; b++)
+        ck_assert(fx_right(&image, chain, b, fx_ids[b]));
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
 START_TEST(a_load_of_nothing_rotates_nothing)
 {
+    struct tierce__device_distances keys;
     struct tierce_load *load;
     struct tierce__rotation rotation = {
         .layout = {TIERCE__ROPE_NEOX, 8, 0, 8}, .pairs = 4, .delta = 5};
@@ -312,6 +386,8 @@ START_TEST(a_load_of_nothing_rotates_nothing)
     ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
     ck_assert_int_eq(tierce__load_rotate(load, &rotation, TIERCE__BLEND_BF16, &rows, 1, 1),
                      TIERCE_E_DOWN);
+    keys = some_distances(&fx, 0);
+    ck_assert_int_eq(tierce__load_distances(load, &keys), TIERCE_E_DOWN);
     tierce_load_abort(load);
     tierce_chain_destroy(chain);
     dk_stop();
@@ -335,8 +411,7 @@ START_TEST(a_captured_stream_is_rejected)
 }
 END_TEST
 
-/* ---- a slow device ----------------------------------------------------------------------------
- */
+/* ---- a slow device --------------------------------------------------------------------------- */
 
 /* Whether all memory of late copies was returned. A client of a node has no thread for it: calls
  * find out. */
@@ -532,8 +607,7 @@ START_TEST(a_load_that_is_later_than_its_lease)
 END_TEST
 #endif
 
-/* ---- failures ---------------------------------------------------------------------------------
- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 START_TEST(every_failed_allocation_is_survived)
 {
@@ -587,8 +661,9 @@ GPU_MAIN("device_kv", .seconds = 120,
                    a_load_larger_than_memory_into_one_layer_fails,
                    a_flipped_bit_fails_its_block_only, layers_are_stored_behind_the_engines_work,
                    the_engines_work_follows_each_layer, keys_are_rotated_behind_each_layer,
-                   a_load_of_nothing_rotates_nothing, a_captured_stream_is_rejected,
-                   a_late_load_keeps_its_memory, a_late_store_is_not_published,
+                   keys_are_compared_behind_each_layer, a_load_of_nothing_rotates_nothing,
+                   a_captured_stream_is_rejected, a_late_load_keeps_its_memory,
+                   a_late_store_is_not_published,
 #ifdef TIERCE_TEST_NODE
                    a_load_that_is_later_than_its_lease,
 #else

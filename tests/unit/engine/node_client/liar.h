@@ -26,6 +26,7 @@
 #define RELAYS_MAX  2048u
 #define BODY_MAX    (1u << 20)
 #define LOOKUP_TIME "2s"
+#define POLL_MS     5
 
 /* The falsified answer. `say` borrows body, which may be written to; a status other than 0 has no
  * body. */
@@ -141,6 +142,11 @@ static inline void tell(struct answer *answer, uint32_t op, int *fd)
         liar.told++;
     }
     long late_ms = lie->late_ms;
+    /* A node waits before it answers that a prefetch goes on. If a false answer came at once, the
+     * client would ask again at once, for as long as it waits. */
+    if (late_ms == 0 && lie->op == TIERCE__NATIVE_PREFETCH_POLL &&
+        op == TIERCE__NATIVE_PREFETCH_POLL)
+        late_ms = POLL_MS;
     pthread_mutex_unlock(&liar.lock);
     poll(NULL, 0, (int)late_ms);
 }

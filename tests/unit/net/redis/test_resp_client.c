@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "redis_server.h"
+#include "test_random.h"
 #include "net/redis/resp_client.h"
 #include "net/redis/resp_pool.h"
 
@@ -112,7 +113,7 @@ END_TEST
 START_TEST(test_pipeline)
 {
     struct tierce__resp_opts opts = tcp_opts();
-    enum { COUNT = 20000 };
+    enum { COUNT = TEST_ROUNDS(20000) };
     char text[32];
     open_client(&opts);
     for (int round = 0; round < 3; round++) {
@@ -153,7 +154,7 @@ START_TEST(test_flush_twice)
 }
 END_TEST
 
-#define LARGE (64u << 20)
+#define LARGE (TEST_ROUNDS(64u) << 20)
 
 START_TEST(test_large_values)
 {

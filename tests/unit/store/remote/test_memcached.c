@@ -371,6 +371,8 @@ static void *operate_while_killing(void *arg)
                              : connector_get(connector, pool, name, i % 4, 0, LARGE);
         ck_assert_msg(rc == 0 || rc == TIERCE_E_DOWN || rc == TIERCE_E_MISS, "%d: %s", rc,
                       connector_why(connector));
+        if (rc == TIERCE_E_DOWN)
+            server_pause_ms(1);
     }
     return NULL;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_ENGINE_LOAD_ROTATE_H
-#define TIERCE_ENGINE_LOAD_ROTATE_H
+#ifndef TIERCE_ENGINE_LOAD_KEYS_H
+#define TIERCE_ENGINE_LOAD_KEYS_H
 
-#include "core/blend/rope.h"
+#include "core/device/device.h"
 
 struct tierce_load;
 
@@ -29,5 +29,16 @@ TIERCE_MUSTUSE int tierce__load_rotate(struct tierce_load *load,
                                        enum tierce__blend_dtype dtype,
                                        const struct tierce__key_rows *rows, size_t tokens,
                                        uint32_t heads);
+
+/*
+ * Computes distances of keys (core/blend/select.h) in the memory of a load: of the host, or of the
+ * load's GPU. There it is enqueued as a rotation. keys->stream is ignored. Errors: as
+ * tierce__load_rotate; after -ECANCELED the distances are unknown, and after -EIO the load has no
+ * loaded block either.
+ *
+ * Thread: that of the load.
+ */
+TIERCE_MUSTUSE int tierce__load_distances(struct tierce_load *load,
+                                          const struct tierce__device_distances *keys);
 
 #endif

@@ -1,0 +1,799 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "core/policy/hazard_ghosts.h"
+#include "core/policy/hazard_index.h"
+#include "core/policy/policy_private.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/*
+ * Evicts the leaf that is least worth keeping (hazard_index.h), as learned from the reuse of
+ * entries of the same class and age. docs/inside/design/020-hazard.md explains the choices.
+ *
+ * Time is counted in uses. A tick is 1/TICKS of a capacity of uses, a span is SPAN ticks. Leaves
+ * with the same class and tick are in one list, and lists of one age and class form a cell. An
+ * entry stays in its list while it ages: the boundaries of the cells move over the lists, one step
+ * per tick. After NEAR_SPANS spans the lists of a span become one; after FAR spans they join the
+ * last list of their class.
+ *
+ * Entries younger than NEAR_SPANS are all counted. Older ones are counted if their key belongs to
+ * the sample, one key in SAMPLE, and count SAMPLE times: ghosts of the sample stay SAMPLE times as
+ * long as other ghosts, so reuse is still seen after 16 capacities with room for 4 of ghosts.
+ *
+ * Per use: O(1), plus a few steps for each tick. A victim is found in O(1): the first occupied cell
+ * in the order of worths is a bit of a bitmap of CELLS bits, its oldest list a bit of another.
+ */
+
+#define HAZARD_MAGIC 0x48415a44u
+
+#define CLASSES TIERCE__HAZARD_CLASSES
+#define BUCKETS TIERCE__HAZARD_BUCKETS
+#define CELLS   TIERCE__HAZARD_CELLS
+
+enum {
+    TICKS = 128, /* per capacity */
+    SPAN = 32,
+    NEAR_SPANS = 8,
+    NEAR = NEAR_SPANS * SPAN, /* ticks */
+    NEAR_BUCKETS = 14,
+    FAR = 512, /* spans */
+    SAMPLE = 8,
+    LISTS = (NEAR + FAR + 1) * CLASSES,
+    OLDEST = (NEAR + FAR) * CLASSES, /* the first list of entries older than FAR */
+    UNIT_MIN = 16,                   /* uses: bounds the ticks per use */
+    GHOSTS_PER_ENTRY = 4,
+    GHOSTS_MAX = 1 << 30,
+    USES_PER_REFRESH = 512, /* at least */
+    TICKS_PER_REFRESH = 2,  /* at least */
+    CELL_WORDS = (CELLS + 63) / 64,
+    LIST_WORDS = (NEAR + FAR) / 64,
+};
+
+#define HALF_LIFE_UNITS 8u     /* capacities after which a count weighs half, but at least */
+#define HALF_LIFE_USES  64000u /* this many uses */
+#define RISK_ERROR      1e-3   /* generously, of rounding */
+
+/* The first ages of the buckets, a factor of the square root of 2 apart: in ticks for the
+ * NEAR_BUCKETS, in spans for the others. */
+static const uint32_t starts[BUCKETS] = {0,  3,  4,  5,   7,   10,  14,  20,  29,
+                                         41, 58, 82, 116, 164, 8,   11,  16,  23,
+                                         32, 45, 64, 91,  128, 181, 256, 362, 480};
+
+/* Data about an entry, also of a ghost. */
+struct hazard_past {
+    uint32_t tick;     /* of the last use, modulo 2^32 */
+    uint8_t klass;     /* 0 .. CLASSES - 1 */
+    uint8_t frequency; /* uses after the first one, at most FREQUENCY_MAX */
+    uint8_t flags;     /* IS_*, of an entry */
+};
+
+#define FREQUENCY_MAX 4u
+
+/* The layout of a ghost's data: from the lowest bit. */
+enum { GHOST_IS = 1, GHOST_FREQUENCY = 1, GHOST_CLASS = 4, GHOST_TICK = 9 };
+#define GHOST_TICKS (1u << (32 - GHOST_TICK))
+
+enum { IS_IN = 1, IS_PINNED = 2, IS_LISTED = 4, IS_SAMPLED = 8 };
+
+/* As much as a use of a leaf needs: 16 bytes. */
+struct hazard_node {
+    struct hazard_past past;
+    uint32_t newer, older; /* in its list, if IS_LISTED: a ring */
+};
+
+struct hazard_entry {
+    uint64_t key;
+    uint32_t parent, parent_life; /* as in leaf_lru.c */
+    uint32_t life, children;
+};
+
+struct hazard {
+    struct tierce__policy base;
+    uint32_t magic;
+    uint32_t slot_count, count;
+    bool adapts;    /* capacities are counted in bytes: the unit is the number of entries */
+    uint64_t unit;  /* uses in a capacity */
+    uint64_t phase; /* uses * TICKS since the last tick */
+    uint32_t tick;
+    uint64_t unfaded;  /* uses since the last refresh */
+    uint32_t use_tick; /* when the present request began; `tick` is when it ends */
+    uint32_t left;     /* its uses that are still to come */
+    uint64_t last_key;
+    uint32_t output;              /* class of its output */
+    struct hazard_node *nodes;    /* [slot_count] */
+    struct hazard_entry *entries; /* [slot_count] */
+    struct tierce__hazard_ghosts ghosts;
+    struct tierce__hazard_index index;
+    uint64_t occupied[CELL_WORDS];                /* by rank: cells with lists */
+    uint32_t cells[CELLS];                        /* lists that are not empty */
+    uint64_t list_bits[CLASSES][LIST_WORDS];      /* near, then far lists that are not empty */
+    uint32_t lists[LISTS];                        /* the oldest slot, or NO_SLOT */
+    uint32_t near_counts[NEAR][CLASSES];          /* entries and ghosts last used at a tick */
+    uint32_t near_classes[NEAR];                  /* a bit for each class used at the tick */
+    uint32_t far_counts[FAR][CLASSES];            /* of the sample, last used in a span */
+    uint8_t near_buckets[NEAR], far_buckets[FAR]; /* of an age in ticks, in spans */
+};
+
+static struct hazard *hazard_of(struct tierce__policy *policy)
+{
+    struct hazard *h = (struct hazard *)(void *)policy;
+    TIERCE_CHECK_MAGIC(h, HAZARD_MAGIC);
+    return h;
+}
+
+/* ---- ages ------------------------------------------------------------------------------------ */
+
+static uint32_t span_of(uint32_t tick)
+{
+    return tick / SPAN;
+}
+
+/* Spans from one tick to a later one. Ticks wrap around at a multiple of SPAN. */
+static uint32_t spans_between(uint32_t from, uint32_t to)
+{
+    return (span_of(to) - span_of(from)) & (UINT32_MAX / SPAN);
+}
+
+static uint32_t span_age(const struct hazard *h, uint32_t tick)
+{
+    return spans_between(tick, h->tick);
+}
+
+static bool is_near(const struct hazard *h, uint32_t tick)
+{
+    return span_age(h, tick) < NEAR_SPANS;
+}
+
+/* The bucket of an entry at tick `at` that was used at `tick`. */
+static uint32_t bucket_at(const struct hazard *h, uint32_t at, uint32_t tick)
+{
+    uint32_t spans = spans_between(tick, at);
+    if (spans < NEAR_SPANS)
+        return h->near_buckets[at - tick];
+    return spans < FAR ? h->far_buckets[spans] : BUCKETS - 1;
+}
+
+static uint32_t bucket_of(const struct hazard *h, uint32_t tick)
+{
+    return bucket_at(h, h->tick, tick);
+}
+
+static uint32_t list_of(const struct hazard *h, const struct hazard_past *past)
+{
+    uint32_t spans = span_age(h, past->tick), row = NEAR + FAR;
+    if (spans < NEAR_SPANS)
+        row = past->tick % NEAR;
+    else if (spans < FAR)
+        row = NEAR + span_of(past->tick) % FAR;
+    return row * CLASSES + past->klass;
+}
+
+static void fill_buckets(struct hazard *h)
+{
+    for (uint32_t age = 0, b = 0; age < NEAR; age++) {
+        while (b + 1 < NEAR_BUCKETS && age >= starts[b + 1])
+            b++;
+        h->near_buckets[age] = (uint8_t)b;
+    }
+    for (uint32_t age = 0, b = NEAR_BUCKETS; age < FAR; age++) {
+        while (b + 1 < BUCKETS && age >= starts[b + 1])
+            b++;
+        h->far_buckets[age] = (uint8_t)b;
+    }
+}
+
+/* ---- lists and cells ------------------------------------------------------------------------- */
+
+static void add_list(struct hazard *h, uint32_t cell)
+{
+    uint32_t rank = h->index.ranks[cell];
+    h->cells[cell]++;
+    h->occupied[rank / 64] |= 1ULL << (rank % 64);
+}
+
+static void drop_list(struct hazard *h, uint32_t cell)
+{
+    uint32_t rank = h->index.ranks[cell];
+    TIERCE_DASSERT(h->cells[cell] > 0);
+    if (--h->cells[cell] == 0)
+        h->occupied[rank / 64] &= ~(1ULL << (rank % 64));
+}
+
+/* Lists of the row OLDEST have no bit: there is only one for each class. */
+static void flip_list_bit(struct hazard *h, uint32_t list)
+{
+    if (list < OLDEST)
+        h->list_bits[list % CLASSES][list / CLASSES / 64] ^= 1ULL << (list / CLASSES % 64);
+}
+
+/* Puts a slot at the end of its list: the older one is the next victim. */
+static void link_slot(struct hazard *h, uint32_t slot, bool older)
+{
+    struct hazard_node *nodes = h->nodes, *node = &nodes[slot];
+    uint32_t list = list_of(h, &node->past), first = h->lists[list];
+    TIERCE_DASSERT((node->past.flags & IS_LISTED) == 0);
+    node->past.flags |= IS_LISTED;
+    if (first == TIERCE__NO_SLOT) {
+        node->newer = node->older = slot;
+        h->lists[list] = slot;
+        flip_list_bit(h, list);
+        add_list(h, node->past.klass * BUCKETS + bucket_of(h, node->past.tick));
+        return;
+    }
+    node->newer = first;
+    node->older = nodes[first].older;
+    nodes[node->older].newer = slot;
+    nodes[first].older = slot;
+    if (older)
+        h->lists[list] = slot;
+}
+
+static void unlink_slot(struct hazard *h, uint32_t slot)
+{
+    struct hazard_node *nodes = h->nodes, *node = &nodes[slot];
+    uint32_t list = list_of(h, &node->past);
+    TIERCE_DASSERT((node->past.flags & IS_LISTED) != 0 && h->lists[list] != TIERCE__NO_SLOT);
+    node->past.flags &= (uint8_t)~IS_LISTED;
+    if (node->newer == slot) {
+        TIERCE_DASSERT(h->lists[list] == slot);
+        h->lists[list] = TIERCE__NO_SLOT;
+        flip_list_bit(h, list);
+        drop_list(h, node->past.klass * BUCKETS + bucket_of(h, node->past.tick));
+        return;
+    }
+    nodes[node->newer].older = node->older;
+    nodes[node->older].newer = node->newer;
+    if (h->lists[list] == slot)
+        h->lists[list] = node->newer;
+}
+
+/* Appends a list that is not empty to an older list, and moves it from cell to cell. */
+static void append_list(struct hazard *h, uint32_t from, uint32_t to, uint32_t from_cell,
+                        uint32_t to_cell)
+{
+    struct hazard_node *nodes = h->nodes;
+    uint32_t first = h->lists[from], target = h->lists[to];
+    TIERCE_DASSERT(first != TIERCE__NO_SLOT && from % CLASSES == to % CLASSES);
+    h->lists[from] = TIERCE__NO_SLOT;
+    flip_list_bit(h, from);
+    drop_list(h, from_cell);
+    if (target == TIERCE__NO_SLOT) {
+        h->lists[to] = first;
+        flip_list_bit(h, to);
+        add_list(h, to_cell);
+        return;
+    }
+    uint32_t last = nodes[first].older, target_last = nodes[target].older;
+    nodes[target_last].newer = first;
+    nodes[first].older = target_last;
+    nodes[last].newer = target;
+    nodes[target].older = last;
+}
+
+static void update_listed(struct hazard *h, uint32_t slot, bool older)
+{
+    const struct hazard_node *node = &h->nodes[slot];
+    bool is = (node->past.flags & IS_LISTED) != 0;
+    bool should = (node->past.flags & IS_PINNED) == 0 && h->entries[slot].children == 0;
+    if (is && !should)
+        unlink_slot(h, slot);
+    else if (!is && should)
+        link_slot(h, slot, older);
+}
+
+/* ---- time passes ----------------------------------------------------------------------------- */
+
+/* The lists of class `c` in `row` have reached bucket `b`. */
+static void cross(struct hazard *h, uint32_t row, uint32_t c, uint32_t b)
+{
+    if (h->lists[row * CLASSES + c] == TIERCE__NO_SLOT)
+        return;
+    drop_list(h, c * BUCKETS + b - 1);
+    add_list(h, c * BUCKETS + b);
+}
+
+static void cross_near(struct hazard *h, uint32_t b)
+{
+    uint32_t row = (h->tick - starts[b]) % NEAR;
+    for (uint32_t left = h->near_classes[row]; left != 0; left &= left - 1) {
+        uint32_t c = (uint32_t)__builtin_ctz(left);
+        h->index.risks[c][b] += h->near_counts[row][c];
+        cross(h, row, c, b);
+    }
+}
+
+/* Before the span begins: the lists of the oldest near span become far lists, and make its rows
+ * free. */
+static void leave_near(struct hazard *h, uint32_t span)
+{
+    uint32_t far_row = NEAR + (span - NEAR_SPANS) % FAR, near_row = span % NEAR_SPANS * SPAN;
+    for (uint32_t row = near_row; row < near_row + SPAN; row++) {
+        uint32_t age = NEAR - (row - near_row); /* when the span begins */
+        for (uint32_t left = h->near_classes[row]; left != 0; left &= left - 1) {
+            uint32_t c = (uint32_t)__builtin_ctz(left), list = row * CLASSES + c;
+            if (h->lists[list] != TIERCE__NO_SLOT)
+                append_list(h, list, far_row * CLASSES + c, c * BUCKETS + h->near_buckets[age - 1],
+                            c * BUCKETS + NEAR_BUCKETS);
+        }
+        h->near_classes[row] = 0;
+        memset(h->near_counts[row], 0, sizeof(h->near_counts[row]));
+    }
+}
+
+/* Before the span begins: the same for the oldest far span. */
+static void leave_far(struct hazard *h, uint32_t span)
+{
+    uint32_t row = span % FAR;
+    for (uint32_t c = 0; c < CLASSES; c++) {
+        uint32_t list = (NEAR + row) * CLASSES + c, last = c * BUCKETS + BUCKETS - 1;
+        if (h->lists[list] != TIERCE__NO_SLOT)
+            append_list(h, list, OLDEST + c, last, last);
+    }
+    memset(h->far_counts[row], 0, sizeof(h->far_counts[row]));
+}
+
+static void cross_far(struct hazard *h, uint32_t span, uint32_t b)
+{
+    uint32_t row = (span - starts[b]) % FAR;
+    for (uint32_t c = 0; c < CLASSES; c++) {
+        h->index.risks[c][b] += (double)SAMPLE * h->far_counts[row][c];
+        if (b > NEAR_BUCKETS)
+            cross(h, NEAR + row, c, b);
+    }
+}
+
+static uint32_t entries_of(const struct hazard *h)
+{
+    return h->count > UNIT_MIN ? h->count : UNIT_MIN;
+}
+
+static void next_tick(struct hazard *h)
+{
+    uint32_t tick = h->tick + 1;
+    if (tick % SPAN == 0) {
+        leave_near(h, span_of(tick));
+        leave_far(h, span_of(tick));
+    }
+    h->tick = tick;
+    for (uint32_t b = 1; b < NEAR_BUCKETS; b++)
+        cross_near(h, b);
+    for (uint32_t b = NEAR_BUCKETS; tick % SPAN == 0 && b < BUCKETS; b++)
+        cross_far(h, span_of(tick), b);
+}
+
+static void fade(struct hazard *h)
+{
+    double half_life = (double)(h->unit * HALF_LIFE_UNITS);
+    half_life = half_life > HALF_LIFE_USES ? half_life : HALF_LIFE_USES;
+    tierce__hazard_index_fade(&h->index, exp2(-(double)h->unfaded / half_life));
+    h->unfaded = 0;
+}
+
+static void refresh(struct hazard *h)
+{
+    tierce__hazard_index_refresh(&h->index);
+    memset(h->occupied, 0, sizeof(h->occupied));
+    for (uint32_t rank = 0; rank < CELLS; rank++) {
+        if (h->cells[h->index.order[rank]] > 0)
+            h->occupied[rank / 64] |= 1ULL << (rank % 64);
+    }
+}
+
+/* Counts fade before the ticks: count_hit takes back risks that these ticks add. */
+static void pass_time(struct hazard *h, uint64_t uses)
+{
+    h->phase += uses * TICKS;
+    h->unfaded += uses;
+    bool due = h->unfaded >= USES_PER_REFRESH && h->unfaded >= h->unit * TICKS_PER_REFRESH / TICKS;
+    if (due)
+        fade(h);
+    while (h->phase >= h->unit) {
+        h->phase -= h->unit;
+        next_tick(h);
+        if (h->adapts)
+            h->unit = entries_of(h);
+    }
+    if (due)
+        refresh(h);
+}
+
+/* ---- uses ------------------------------------------------------------------------------------ */
+
+/* Takes a past out of the counts. */
+static void forget(struct hazard *h, const struct hazard_past *past, bool sampled)
+{
+    uint32_t *near = &h->near_counts[past->tick % NEAR][past->klass];
+    uint32_t *far = &h->far_counts[span_of(past->tick) % FAR][past->klass];
+    if (is_near(h, past->tick) && *near > 0)
+        --*near;
+    if (sampled && span_age(h, past->tick) < FAR && *far > 0)
+        --*far;
+}
+
+/* Adds `weight` to the risks of the buckets after `from` up to `to`. */
+static void add_risks(struct hazard *h, uint32_t klass, bool sampled, uint32_t from, uint32_t to,
+                      double weight)
+{
+    for (uint32_t b = from + 1; b <= to; b++) {
+        if (b < NEAR_BUCKETS)
+            h->index.risks[klass][b] += weight;
+        else if (sampled)
+            h->index.risks[klass][b] += weight * SAMPLE;
+        TIERCE_DASSERT(h->index.risks[klass][b] >= -RISK_ERROR);
+    }
+}
+
+/* Counts that an entry or ghost with this past is used again. Its age at the use ends where the
+ * request began, so it did not reach the buckets that it has entered since then. */
+static void count_hit(struct hazard *h, const struct hazard_past *past, bool sampled)
+{
+    uint32_t spans = spans_between(past->tick, h->use_tick);
+    uint32_t bucket = bucket_at(h, h->use_tick, past->tick);
+    if (spans < FAR)
+        add_risks(h, past->klass, sampled, bucket, bucket_of(h, past->tick), -1);
+    if (spans < NEAR_SPANS)
+        h->index.hits[past->klass][bucket] += 1;
+    else if (sampled && spans < FAR)
+        h->index.hits[past->klass][bucket] += SAMPLE;
+    forget(h, past, sampled);
+}
+
+/* The past after a use now. `before`: NULL for an unknown key. */
+static struct hazard_past past_now(const struct hazard *h, const struct hazard_past *before,
+                                   uint64_t key)
+{
+    static const uint8_t steps[FREQUENCY_MAX + 1] = {0, 0, 1, 1, 2};
+    uint32_t place = 0, frequency = 0;
+    if (before != NULL) {
+        bool is_late = spans_between(before->tick, h->use_tick) > 2 * TICKS / SPAN;
+        frequency = before->frequency < FREQUENCY_MAX ? before->frequency + 1u : FREQUENCY_MAX;
+        place = 2u + 2u * steps[frequency] + is_late;
+    }
+    if (h->left > 0 && key == h->last_key)
+        place = 1;
+    return (struct hazard_past){.tick = h->use_tick,
+                                .klass = (uint8_t)(place * TIERCE__HAZARD_OUTPUTS + h->output),
+                                .frequency = (uint8_t)frequency};
+}
+
+/* Counts a use with this past. Time has passed since the request began, so its entries have some
+ * age already. */
+static void count_use(struct hazard *h, const struct hazard_past *past, bool sampled)
+{
+    uint32_t row = past->tick % NEAR;
+    if (is_near(h, past->tick)) {
+        h->near_counts[row][past->klass]++;
+        h->near_classes[row] |= 1u << past->klass;
+    }
+    if (sampled && span_age(h, past->tick) < FAR)
+        h->far_counts[span_of(past->tick) % FAR][past->klass]++;
+    h->index.risks[past->klass][0] += 1;
+    add_risks(h, past->klass, sampled, 0, bucket_of(h, past->tick), 1);
+}
+
+static void end_request(struct hazard *h)
+{
+    h->left = 0;
+    h->output = 1;
+    h->use_tick = h->tick;
+}
+
+static void end_use(struct hazard *h)
+{
+    if (h->left > 1) {
+        h->left--;
+        return;
+    }
+    if (h->left == 0)
+        pass_time(h, 1);
+    end_request(h);
+}
+
+/* The ghosts in a ring, of a cache with this many entries. */
+static uint32_t ghosts_of(uint32_t entries)
+{
+    uint64_t ghosts = (uint64_t)entries * GHOSTS_PER_ENTRY / TIERCE__HAZARD_RINGS;
+    return ghosts < GHOSTS_MAX ? (uint32_t)ghosts : GHOSTS_MAX;
+}
+
+/* Slots may be many times the entries: then ghosts are limited by the entries, so that their ticks
+ * do not wrap around. */
+static void push_ghost(struct hazard *h, uint64_t key, uint32_t hash,
+                       const struct hazard_past *past)
+{
+    uint32_t entries = h->adapts ? entries_of(h) : h->slot_count;
+    uint32_t data = GHOST_IS | (uint32_t)past->frequency << GHOST_FREQUENCY |
+                    (uint32_t)past->klass << GHOST_CLASS | past->tick << GHOST_TICK;
+    tierce__hazard_ghosts_push(&h->ghosts, hash % SAMPLE == 0, key, hash, data, ghosts_of(entries));
+}
+
+static struct hazard_past ghost_past(const struct hazard *h, uint32_t data)
+{
+    uint32_t age = (h->tick - (data >> GHOST_TICK)) % GHOST_TICKS;
+    return (struct hazard_past){.tick = h->tick - age,
+                                .klass = (uint8_t)(data >> GHOST_CLASS & 31),
+                                .frequency = (uint8_t)(data >> GHOST_FREQUENCY & 7)};
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static void hazard_destroy(struct tierce__policy *policy)
+{
+    if (policy == NULL)
+        return;
+    struct hazard *h = hazard_of(policy);
+    h->magic = 0;
+    tierce__hazard_ghosts_fini(&h->ghosts);
+    tierce__free(h->entries);
+    tierce__free(h->nodes);
+    tierce__free(h);
+}
+
+static void init_index(struct hazard *h)
+{
+    uint32_t ticks[BUCKETS];
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        ticks[b] = starts[b] * (b < NEAR_BUCKETS ? 1 : SPAN);
+    fill_buckets(h);
+    tierce__hazard_index_init(&h->index, ticks);
+}
+
+static int hazard_create(struct tierce__policy **out, const struct tierce__policy_opts *opts)
+{
+    if (!tierce__policy_opts_good(opts))
+        return TIERCE_E_ARGUMENT;
+    struct hazard *h = tierce__calloc(1, sizeof(*h));
+    if (h == NULL)
+        return -ENOMEM;
+    bool adapts = opts->capacity > opts->slot_count;
+    uint64_t unit = adapts ? 0 : opts->capacity > 0 ? opts->capacity : opts->slot_count;
+    h->base.ops = &tierce__policy_hazard_ops;
+    h->magic = HAZARD_MAGIC;
+    h->slot_count = opts->slot_count;
+    h->adapts = adapts;
+    h->unit = unit > UNIT_MIN ? unit : UNIT_MIN;
+    h->output = 1;
+    h->tick = h->use_tick = NEAR + FAR * SPAN;
+    memset(h->lists, 0xff, sizeof(h->lists));
+    init_index(h);
+    h->nodes = tierce__calloc(opts->slot_count, sizeof(*h->nodes));
+    h->entries = tierce__calloc(opts->slot_count, sizeof(*h->entries));
+    if (h->nodes == NULL || h->entries == NULL ||
+        tierce__hazard_ghosts_init(&h->ghosts, ghosts_of(opts->slot_count)) < 0) {
+        hazard_destroy(&h->base);
+        return -ENOMEM;
+    }
+    tierce__advise_huge(h->nodes, opts->slot_count * sizeof(*h->nodes));
+    tierce__advise_huge(h->entries, opts->slot_count * sizeof(*h->entries));
+    *out = &h->base;
+    return 0;
+}
+
+static void hazard_request(struct tierce__policy *policy,
+                           const struct tierce__policy_request *request)
+{
+    struct hazard *h = hazard_of(policy);
+    end_request(h);
+    pass_time(h, request->count);
+    h->left = request->count;
+    h->last_key = request->last_key;
+    if (request->output_tokens > 0)
+        h->output = request->output_tokens <= 16 ? 0 : request->output_tokens <= 128 ? 1 : 2;
+}
+
+/* Counts a use of a key that has no slot, and returns its past. */
+static struct hazard_past use_key(struct hazard *h, uint64_t key, uint32_t hash)
+{
+    bool sampled = hash % SAMPLE == 0;
+    uint32_t ghost = tierce__hazard_ghosts_take(&h->ghosts, key, hash);
+    struct hazard_past before = ghost_past(h, ghost);
+    if (ghost != 0)
+        count_hit(h, &before, sampled);
+    struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, key);
+    count_use(h, &past, sampled);
+    return past;
+}
+
+static void join_parent(struct hazard *h, uint32_t slot, uint32_t parent)
+{
+    struct hazard_entry *e = &h->entries[slot];
+    e->parent = TIERCE__NO_SLOT;
+    if (parent >= h->slot_count || (h->nodes[parent].past.flags & IS_IN) == 0)
+        return;
+    e->parent = parent;
+    e->parent_life = h->entries[parent].life;
+    if (h->entries[parent].children++ == 0)
+        update_listed(h, parent, false);
+}
+
+static void hazard_insert(struct tierce__policy *policy, uint32_t slot,
+                          const struct tierce__policy_entry *entry)
+{
+    struct hazard *h = hazard_of(policy);
+    TIERCE_ASSERT(slot < h->slot_count && h->nodes[slot].past.flags == 0);
+    struct hazard_node *node = &h->nodes[slot];
+    uint32_t hash = tierce__hazard_hash(entry->key);
+    join_parent(h, slot, entry->parent); /* before `slot` is in: a stale parent may be the same */
+    TIERCE_DASSERT(h->entries[slot].children == 0);
+    h->entries[slot].key = entry->key;
+    node->past = use_key(h, entry->key, hash);
+    node->past.flags = (uint8_t)(IS_IN | (hash % SAMPLE == 0 ? IS_SAMPLED : 0));
+    h->count++;
+    link_slot(h, slot, false);
+    end_use(h);
+}
+
+static void hazard_skip(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
+{
+    struct hazard *h = hazard_of(policy);
+    uint32_t hash = tierce__hazard_hash(entry->key);
+    struct hazard_past past = use_key(h, entry->key, hash);
+    push_ghost(h, entry->key, hash, &past);
+    end_use(h);
+}
+
+static void hazard_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now)
+{
+    struct hazard *h = hazard_of(policy);
+    (void)now;
+    TIERCE_ASSERT(slot < h->slot_count && (h->nodes[slot].past.flags & IS_IN) != 0);
+    struct hazard_node *node = &h->nodes[slot];
+    bool sampled = (node->past.flags & IS_SAMPLED) != 0,
+         listed = (node->past.flags & IS_LISTED) != 0;
+    struct hazard_past past = past_now(h, &node->past, h->left > 0 ? h->entries[slot].key : 0);
+    bool moves = listed && (past.tick != node->past.tick || past.klass != node->past.klass);
+    count_hit(h, &node->past, sampled);
+    if (moves)
+        unlink_slot(h, slot);
+    past.flags = node->past.flags;
+    node->past = past;
+    if (moves)
+        link_slot(h, slot, false);
+    count_use(h, &past, sampled);
+    end_use(h);
+}
+
+static void hazard_set_evictable(struct tierce__policy *policy, uint32_t slot, bool evictable)
+{
+    struct hazard *h = hazard_of(policy);
+    TIERCE_ASSERT(slot < h->slot_count && (h->nodes[slot].past.flags & IS_IN) != 0);
+    struct hazard_node *node = &h->nodes[slot];
+    node->past.flags =
+        (uint8_t)(evictable ? node->past.flags & ~IS_PINNED : node->past.flags | IS_PINNED);
+    update_listed(h, slot, true);
+}
+
+static void hazard_remove(struct tierce__policy *policy, uint32_t slot, bool evicted)
+{
+    struct hazard *h = hazard_of(policy);
+    TIERCE_ASSERT(slot < h->slot_count && (h->nodes[slot].past.flags & IS_IN) != 0);
+    struct hazard_node *node = &h->nodes[slot];
+    struct hazard_entry *e = &h->entries[slot];
+    bool sampled = (node->past.flags & IS_SAMPLED) != 0;
+    if ((node->past.flags & IS_LISTED) != 0)
+        unlink_slot(h, slot);
+    if (evicted)
+        push_ghost(h, e->key, tierce__hazard_hash(e->key), &node->past);
+    else
+        forget(h, &node->past, sampled);
+    node->past.flags = 0;
+    e->children = 0;
+    e->life++;
+    h->count--;
+    uint32_t parent = e->parent;
+    if (parent == TIERCE__NO_SLOT || h->entries[parent].life != e->parent_life)
+        return;
+    TIERCE_DASSERT(h->entries[parent].children > 0);
+    if (--h->entries[parent].children == 0)
+        update_listed(h, parent, true);
+}
+
+/* The place in a ring of 64 * words bits of the first bit at or after `from`; there is one. */
+static uint32_t find_bit(const uint64_t *bits, uint32_t words, uint32_t from)
+{
+    uint32_t at = from % (64 * words);
+    for (uint32_t i = 0; i <= words; i++) {
+        uint64_t word = bits[at / 64] >> (at % 64);
+        if (word != 0)
+            return at + (uint32_t)__builtin_ctzll(word);
+        at = (at / 64 + 1) % words * 64;
+    }
+    TIERCE_ASSERT(false);
+    return 0;
+}
+
+/* The oldest list of a cell that has one. */
+static uint32_t oldest_list(const struct hazard *h, uint32_t c, uint32_t b)
+{
+    const uint64_t *bits = h->list_bits[c];
+    if (b < NEAR_BUCKETS) {
+        uint32_t first = (span_of(h->tick) - (NEAR_SPANS - 1)) * SPAN;
+        if (b + 1 < NEAR_BUCKETS)
+            first = h->tick - (starts[b + 1] - 1);
+        return find_bit(bits, NEAR / 64, first) * CLASSES + c;
+    }
+    if (b + 1 == BUCKETS && h->lists[OLDEST + c] != TIERCE__NO_SLOT)
+        return OLDEST + c;
+    uint32_t end = b + 1 < BUCKETS ? starts[b + 1] : FAR;
+    return (NEAR + find_bit(bits + NEAR / 64, FAR / 64, span_of(h->tick) - (end - 1))) * CLASSES +
+           c;
+}
+
+/* The occupied cell with the least worth; false if there is none. */
+static bool find_cell(const struct hazard *h, uint32_t *cell)
+{
+    for (uint32_t i = 0; i < CELL_WORDS; i++) {
+        if (h->occupied[i] != 0) {
+            *cell = h->index.order[64 * i + (uint32_t)__builtin_ctzll(h->occupied[i])];
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool hazard_victim(struct tierce__policy *policy, uint64_t now, uint32_t *slot)
+{
+    struct hazard *h = hazard_of(policy);
+    uint32_t cell;
+    (void)now;
+    if (!find_cell(h, &cell))
+        return false;
+    uint32_t list = oldest_list(h, cell / BUCKETS, cell % BUCKETS);
+    TIERCE_DASSERT(h->lists[list] != TIERCE__NO_SLOT);
+    *slot = h->lists[list];
+    uint32_t next = h->nodes[*slot].newer; /* the next victim, probably */
+    __builtin_prefetch(&h->nodes[h->nodes[next].newer], 1);
+    __builtin_prefetch(&h->entries[next], 1);
+    return true;
+}
+
+static bool hazard_admits(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
+{
+    struct hazard *h = hazard_of(policy);
+    uint32_t cell, hash = tierce__hazard_hash(entry->key);
+    if (!find_cell(h, &cell))
+        return true;
+    uint32_t ghost = tierce__hazard_ghosts_find(&h->ghosts, entry->key, hash);
+    struct hazard_past before = ghost_past(h, ghost);
+    struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, entry->key);
+    uint32_t bucket = bucket_of(h, past.tick);
+    double worth = h->index.worths[past.klass * BUCKETS + bucket];
+    double last = h->index.worths[(TIERCE__HAZARD_OUTPUTS + h->output) * BUCKETS + bucket];
+    return (h->left > 0 && last > worth ? last : worth) >= h->index.worths[cell];
+}
+
+static void hazard_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
+                            bool near)
+{
+    const struct hazard *h = (const struct hazard *)(const void *)policy;
+    if (slot == TIERCE__NO_SLOT) {
+        tierce__hazard_ghosts_prefetch(&h->ghosts, tierce__hazard_hash(key), near);
+    } else if (!near) {
+        __builtin_prefetch(&h->nodes[slot], 1);
+    } else if ((h->nodes[slot].past.flags & IS_LISTED) != 0) {
+        __builtin_prefetch(&h->nodes[h->nodes[slot].newer], 1);
+        __builtin_prefetch(&h->nodes[h->nodes[slot].older], 1);
+    }
+}
+
+const struct tierce__policy_ops tierce__policy_hazard_ops = {
+    .name = "hazard",
+    .summary =
+        "least expected hits per time in the cache, learned; never a prefix before its suffix",
+    .by_parent = true,
+    .counts_uses = true,
+    .create = hazard_create,
+    .destroy = hazard_destroy,
+    .request = hazard_request,
+    .admits = hazard_admits,
+    .skip = hazard_skip,
+    .insert = hazard_insert,
+    .touch = hazard_touch,
+    .set_evictable = hazard_set_evictable,
+    .remove = hazard_remove,
+    .victim = hazard_victim,
+    .prefetch = hazard_prefetch,
+};

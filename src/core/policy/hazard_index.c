@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/policy/hazard_index.h"
+#include "base/assert.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define PLACES  TIERCE__HAZARD_PLACES
+#define OUTPUTS TIERCE__HAZARD_OUTPUTS
+#define CLASSES TIERCE__HAZARD_CLASSES
+#define BUCKETS TIERCE__HAZARD_BUCKETS
+#define CELLS   TIERCE__HAZARD_CELLS
+
+#define PRIOR        0.01  /* hazard of a bucket without any data */
+#define PRIOR_WEIGHT 100.0 /* entries that a prior counts as */
+
+void tierce__hazard_index_init(struct tierce__hazard_index *index, const uint32_t starts[BUCKETS])
+{
+    *index = (struct tierce__hazard_index){0};
+    TIERCE_DASSERT(starts[0] == 0);
+    for (uint32_t b = 0; b + 1 < BUCKETS; b++) {
+        TIERCE_DASSERT(starts[b] < starts[b + 1]);
+        index->widths[b] = starts[b + 1] - starts[b];
+    }
+    index->widths[BUCKETS - 1] = starts[BUCKETS - 1];
+    for (uint32_t i = 0; i < CELLS; i++)
+        index->order[i] = (uint16_t)i;
+    tierce__hazard_index_refresh(index);
+}
+
+void tierce__hazard_index_fade(struct tierce__hazard_index *index, double factor)
+{
+    TIERCE_DASSERT(factor >= 0 && factor <= 1);
+    for (uint32_t c = 0; c < CLASSES; c++) {
+        for (uint32_t b = 0; b < BUCKETS; b++) {
+            index->hits[c][b] *= factor;
+            index->risks[c][b] *= factor;
+        }
+    }
+}
+
+static double shrink(double hits, double risks, double prior)
+{
+    double hazard = (hits + PRIOR_WEIGHT * prior) / (risks + PRIOR_WEIGHT);
+    return hazard < 1 ? hazard : 1;
+}
+
+/* hazards[b] of every class. */
+static void find_hazards(const struct tierce__hazard_index *index, double hazards[CLASSES][BUCKETS])
+{
+    for (uint32_t b = 0; b < BUCKETS; b++) {
+        double hits[PLACES] = {0}, risks[PLACES] = {0}, all_hits = 0, all_risks = 0;
+        for (uint32_t c = 0; c < CLASSES; c++) {
+            hits[c / OUTPUTS] += index->hits[c][b];
+            risks[c / OUTPUTS] += index->risks[c][b];
+        }
+        for (uint32_t p = 0; p < PLACES; p++) {
+            all_hits += hits[p];
+            all_risks += risks[p];
+        }
+        double all = shrink(all_hits, all_risks, PRIOR);
+        for (uint32_t p = 0; p < PLACES; p++) {
+            double place = shrink(hits[p], risks[p], all);
+            for (uint32_t c = p * OUTPUTS; c < (p + 1) * OUTPUTS; c++)
+                hazards[c][b] = shrink(index->hits[c][b], index->risks[c][b], place);
+        }
+    }
+}
+
+/*
+ * worths[b] = max over end >= b of (expected hits) / (expected time) from the middle of b through
+ * `end`. An entry is used again in the middle of a bucket on average, and half of bucket b is over.
+ * The fractions are compared without a division, which would take most of the time.
+ */
+static void find_worths(const struct tierce__hazard_index *index, const double hazards[BUCKETS],
+                        double worths[BUCKETS])
+{
+    double times[BUCKETS];
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        times[b] = index->widths[b] * (1 - hazards[b] / 2);
+    for (uint32_t b = 0; b < BUCKETS; b++) {
+        double half = 1 - sqrt(1 - hazards[b]);
+        double hits = half, time = index->widths[b] / 2 * (1 - half / 2), alive = 1 - half;
+        double best_hits = hits, best_time = time;
+        for (uint32_t end = b + 1; end < BUCKETS; end++) {
+            hits += alive * hazards[end];
+            time += alive * times[end];
+            alive *= 1 - hazards[end];
+            bool better = hits * best_time > best_hits * time;
+            best_hits = better ? hits : best_hits;
+            best_time = better ? time : best_time;
+        }
+        worths[b] = best_hits / best_time;
+    }
+}
+
+static bool is_before(const struct tierce__hazard_index *index, uint32_t a, uint32_t b)
+{
+    if (index->worths[a] < index->worths[b] || index->worths[b] < index->worths[a])
+        return index->worths[a] < index->worths[b];
+    uint32_t a_bucket = a % BUCKETS, b_bucket = b % BUCKETS;
+    return a_bucket != b_bucket ? a_bucket > b_bucket : a < b;
+}
+
+/* Insertion: the order before is nearly right. */
+static void sort_cells(struct tierce__hazard_index *index)
+{
+    for (uint32_t i = 1; i < CELLS; i++) {
+        uint16_t cell = index->order[i];
+        uint32_t at = i;
+        for (; at > 0 && is_before(index, cell, index->order[at - 1]); at--)
+            index->order[at] = index->order[at - 1];
+        index->order[at] = cell;
+    }
+    for (uint32_t i = 0; i < CELLS; i++)
+        index->ranks[index->order[i]] = (uint16_t)i;
+}
+
+void tierce__hazard_index_refresh(struct tierce__hazard_index *index)
+{
+    double hazards[CLASSES][BUCKETS];
+    find_hazards(index, hazards);
+    for (uint32_t c = 0; c < CLASSES; c++)
+        find_worths(index, hazards[c], index->worths + (size_t)c * BUCKETS);
+    sort_cells(index);
+}
