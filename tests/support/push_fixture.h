@@ -10,7 +10,7 @@
 #include "engine/handover/handover_push.h"
 #include "engine_fixture.h"
 #ifdef TIERCE_TEST_NODE
-#include "node/native/native_private.h"
+#include "native_clients.h"
 #endif
 #include "silent_log.h"
 #include "wait_for.h"
@@ -39,9 +39,7 @@ static inline struct tierce_engine *engine_of(const struct fixture *of)
 /* That of the node's only client. */
 static inline struct tierce__inbox *inbox(void)
 {
-    struct tierce__list *first = decoder.node.node->native->clients.next;
-    const struct tierce__native_client *client =
-        TIERCE__CONTAINER_OF(first, struct tierce__native_client, node);
+    const struct tierce__native_client *client = native_first_client(decoder.node.node);
     return tierce__handover_inbox(atomic_load(&client->handover));
 }
 #else

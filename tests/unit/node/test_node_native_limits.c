@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines and limits of what a node's clients have by its native protocol. */
 #include "log_record.h"
+#include "native_clients.h"
 #include "native_fixture.h"
 #include "node/native/native_private.h"
 #include "silent_log.h"
@@ -54,8 +55,7 @@ static void wait_for_connections(uint64_t connections)
 
 static uint32_t pushes(void)
 {
-    struct tierce__native_client *client =
-        TIERCE__CONTAINER_OF(node.node->native->clients.next, struct tierce__native_client, node);
+    struct tierce__native_client *client = native_first_client(node.node);
     tierce__lock_take(&client->lock);
     uint32_t count = client->counts[TIERCE__NATIVE_PUSHES];
     tierce__lock_drop(&client->lock);
@@ -260,8 +260,7 @@ static void tell_layers(struct native_client *client, uint64_t store, uint32_t l
 
 static const struct tierce__native_held_store *first_store(void)
 {
-    struct tierce__native_client *client =
-        TIERCE__CONTAINER_OF(node.node->native->clients.next, struct tierce__native_client, node);
+    struct tierce__native_client *client = native_first_client(node.node);
     struct tierce__list *store = client->lists[TIERCE__NATIVE_STORES].next;
     struct tierce__native_open *open =
         TIERCE__CONTAINER_OF(store, struct tierce__native_open, node);
@@ -322,8 +321,7 @@ START_TEST(a_forgotten_push_is_ended)
     union tierce__native_answer say;
     start(0, NULL);
     native_open(&a, path);
-    struct tierce__native_client *client =
-        TIERCE__CONTAINER_OF(node.node->native->clients.next, struct tierce__native_client, node);
+    struct tierce__native_client *client = native_first_client(node.node);
     const union tierce__native_request ask = push_to(&a, 1);
     ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_HAND_OVER, &ask, &say, NULL), 0);
     ck_assert_int_eq((int32_t)say.hand_over.status, 0);

@@ -9,11 +9,11 @@
 #include "engine/handover/handover_offers.h"
 #include "engine/handover/handover_push.h"
 #include "engine_fixture.h"
+#include "native_clients.h"
 #include "silent_log.h"
 #include "wait_for.h"
 #ifdef TIERCE_TEST_NODE
 #include "engine/node_client/client.h"
-#include "node/native/native_private.h"
 #endif
 
 #define BLOCKS  160u
@@ -68,9 +68,7 @@ static struct tierce_engine *engine_of(const struct fixture *of)
 
 static struct tierce__inbox *inbox(void)
 {
-    struct tierce__list *first = decoder.node.node->native->clients.next;
-    const struct tierce__native_client *client =
-        TIERCE__CONTAINER_OF(first, struct tierce__native_client, node);
+    const struct tierce__native_client *client = native_first_client(decoder.node.node);
     return tierce__handover_inbox(atomic_load(&client->handover));
 }
 #else

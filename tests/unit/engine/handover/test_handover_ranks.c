@@ -11,6 +11,7 @@
 #include "engine/store/store_watch.h"
 #include "engine_fixture.h"
 #include "log_record.h"
+#include "native_clients.h"
 #include "node/native/native_calls.h"
 #include "silent_log.h"
 #include "wait_for.h"
@@ -74,9 +75,7 @@ static void close_rank(uint32_t index)
 
 static struct tierce__inbox *inbox(void)
 {
-    struct tierce__list *first = decoder.node.node->native->clients.next;
-    const struct tierce__native_client *client =
-        TIERCE__CONTAINER_OF(first, struct tierce__native_client, node);
+    const struct tierce__native_client *client = native_first_client(decoder.node.node);
     return tierce__handover_inbox(atomic_load(&client->handover));
 }
 
