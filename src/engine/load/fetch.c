@@ -32,10 +32,12 @@ struct tierce__fetch {
     size_t reading;               /* requests that are not answered */
     _Atomic uint64_t bytes_asked; /* of these; relaxed, a measure */
     _Atomic int status;           /* why nothing of it may be used, or 0; relaxed */
+    int verdict;                  /* the status, or that which it gets after an expulsion */
     uint32_t here;                /* segments */
     enum promotion promotion;
     uint64_t era;    /* operate.h */
     bool spoiled;    /* a cell is wrong, or may be: it is not promoted */
+    bool expelling;  /* its chunk is being taken out of the tier */
     bool is_private; /* of one waiter, and not promoted */
     uint32_t segment_count;
     struct fetch_segment segments[];
@@ -272,7 +274,7 @@ static bool claim(struct tierce__fetch *fetch, struct fetch_segment *segment)
     TIERCE_DASSERT(segment->fetch == fetch);
     bool idle = segment->state == SEGMENT_IDLE;
     bool late = segment->state == SEGMENT_LATE && deadline_ns > segment->req.deadline_ns;
-    if (fetch->status < 0 || (!idle && !late))
+    if (fetch->verdict < 0 || (!idle && !late))
         return false;
     segment->state = SEGMENT_READING;
     segment->req.deadline_ns = deadline_ns;
@@ -282,16 +284,59 @@ static bool claim(struct tierce__fetch *fetch, struct fetch_segment *segment)
     return true;
 }
 
-/* Fails the fetch: its bytes are not used, and it cannot be joined. Under the lock. */
+/* Fails the fetch, at the end of an expulsion if one is in progress: its bytes are not used, and it
+ * cannot be joined. Under the lock. */
 static void fail(struct tierce__fetch *fetch, int status)
 {
     tierce__lock_assert_held(lock_of(fetch));
     TIERCE_DASSERT(status < 0);
+    if (fetch->verdict == 0)
+        fetch->verdict = status;
+    if (fetch->expelling)
+        return;
     tierce__list_remove(&fetch->node);
-    if (fetch->status == 0)
-        fetch->status = status;
-    TIERCE_DASSERT(fetch->status < 0);
+    fetch->status = fetch->verdict;
     tierce__cond_broadcast(&fetch->changed);
+}
+
+/*
+ * Takes a wrong chunk out of its tier, and out of memory if it was promoted; once for a fetch.
+ * Under the lock, which is dropped meanwhile.
+ *
+ * The deletion precedes the news. A caller that learns that the chunk is wrong stores it again, and
+ * the tier would answer that it has the chunk, and then delete it. The deletion names the key
+ * alone: it can remove another object only if the one that was read was evicted and the chunk
+ * stored again before this read was answered. That costs a computation of the chunk, and never
+ * correctness.
+ *
+ * The fetch can be found until its ban has begun, so that the chunk is not read again in between.
+ */
+static void expel(struct tierce__fetch *fetch, int why)
+{
+    tierce__lock_assert_held(lock_of(fetch));
+    TIERCE_DASSERT(fetch->level > 0 && !fetch->spoiled && !fetch->expelling);
+    bool in_memory = fetch->promotion == PROMOTION_DONE;
+    fetch->spoiled = true;
+    fetch->expelling = true;
+    tierce__lock_drop(lock_of(fetch));
+    tierce__storage_quarantine(fetch->engine, fetch->level, &fetch->key, why);
+    if (in_memory)
+        tierce__storage_quarantine(fetch->engine, 0, &fetch->key, why);
+    tierce__lock_take(lock_of(fetch));
+    fetch->expelling = false;
+    tierce__list_remove(&fetch->node);
+    if (fetch->verdict < 0)
+        fail(fetch, fetch->verdict);
+    tierce__cond_broadcast(&fetch->changed);
+}
+
+/* Under the lock, which is dropped meanwhile. The expulsion takes as long as submitting a deletion.
+ */
+static void await_expulsion(struct tierce__fetch *fetch, const struct tierce__fetch_waiter *waiter)
+{
+    bool in_time = true;
+    while (fetch->expelling && in_time)
+        in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), waiter->deadline_ns);
 }
 
 /*
@@ -307,6 +352,8 @@ static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
         late |= fetch->segments[i].state == SEGMENT_LATE;
     TIERCE_DASSERT(fetch->here + fetch->reading <= fetch->segment_count);
     tierce__list_init(told);
+    if (fetch->status != fetch->verdict)
+        return 0; /* at the end of the expulsion */
     if (fetch->status == 0 && !late && fetch->here < fetch->segment_count)
         return 0;
     TIERCE__LIST_FOR_EACH (it, &fetch->waiters) {
@@ -351,12 +398,16 @@ static void answer(struct fetch_segment *segment, int status)
 {
     struct tierce__fetch *fetch = segment->fetch;
     struct tierce_engine *engine = fetch->engine;
-    struct tierce__key key = fetch->key;
-    size_t level = fetch->level;
+    const struct tierce__level *level = &engine->levels[fetch->level];
     bool again = false;
     tierce__lock_take(lock_of(fetch));
-    bool is_wrong = is_invalid(status) && fetch->status == 0 && decodes(&engine->levels[level]);
     TIERCE_DASSERT(segment->state == SEGMENT_READING && fetch->reading > 0);
+    bool is_wrong = is_invalid(status) && decodes(level) && fetch->verdict == 0 && !fetch->spoiled;
+    if (is_wrong) {
+        atomic_fetch_add(&engine->calling, 1);
+        fetch->verdict = status;
+        expel(fetch, status); /* `reading` keeps the fetch */
+    }
     TIERCE_DASSERT(atomic_load_explicit(&fetch->bytes_asked, memory_order_relaxed) >=
                    segment->req.length);
     fetch->reading--;
@@ -369,19 +420,17 @@ static void answer(struct fetch_segment *segment, int status)
         segment->state = SEGMENT_LATE;
         /* A store's late call may still write stored bytes into the buffer. Those of a coded object
          * are not the chunk's, so later readers need another buffer. */
-        if (status != TIERCE_E_DEADLINE || engine->levels[level].decodes)
+        if (status != TIERCE_E_DEADLINE || level->decodes)
             fail(fetch, status);
         again = claim(fetch, segment);
     }
-    if (again || is_wrong)
+    if (again)
         atomic_fetch_add(&engine->calling, 1);
     tierce__cond_broadcast(&fetch->changed);
     struct tierce__list told;
     int outcome = settle(fetch, &told);
     bool over = is_over(fetch);
     tierce__lock_drop(lock_of(fetch));
-    if (is_wrong)
-        tierce__storage_quarantine(engine, level, &key, status);
     tell(&told, outcome);
     if (again)
         submit(segment);
@@ -479,7 +528,8 @@ bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t index)
     tierce__fetch_ask(waiter, index);
     tierce__lock_take(lock_of(fetch));
     bool in_time = true;
-    while (fetch->status == 0 && segment->state == SEGMENT_READING && in_time)
+    while (fetch->status == 0 && (segment->state == SEGMENT_READING || fetch->verdict < 0) &&
+           in_time)
         in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), waiter->deadline_ns);
     bool here = is_here(fetch, segment);
     tierce__lock_drop(lock_of(fetch));
@@ -503,14 +553,16 @@ void tierce__fetch_refuse(struct tierce__fetch_waiter *waiter, int why)
     struct tierce__fetch *fetch = waiter->fetch;
     TIERCE_DASSERT(why < 0);
     tierce__lock_take(lock_of(fetch));
-    bool first = fetch->status == 0;
+    if (fetch->verdict == 0 && !fetch->spoiled) {
+        fetch->verdict = why;
+        expel(fetch, why);
+    }
+    await_expulsion(fetch, waiter);
     fail(fetch, why);
     struct tierce__list told;
     int outcome = settle(fetch, &told);
     tierce__lock_drop(lock_of(fetch));
     tell(&told, outcome);
-    if (first)
-        tierce__storage_quarantine(fetch->engine, fetch->level, &fetch->key, why);
 }
 
 /* Fails one fetch of a bin that waits for the level. Returns false if there is none. */
@@ -523,7 +575,7 @@ static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, 
     tierce__lock_take(&engine->fetches.lock);
     TIERCE__LIST_FOR_EACH (it, bin) {
         fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
-        if (fetch->level == level && fetch->reading > 0)
+        if (fetch->level == level && fetch->reading > 0 && fetch->verdict == 0)
             break;
         fetch = NULL;
     }
@@ -546,25 +598,17 @@ void tierce__fetches_abandon(struct tierce_engine *engine, size_t level)
     }
 }
 
-/* The fetch can be found until its ban has begun, so that the chunk is not read again in
- * between. */
 void tierce__fetch_spoil(struct tierce__fetch_waiter *waiter)
 {
     struct tierce__fetch *fetch = waiter->fetch;
     tierce__lock_take(lock_of(fetch));
-    TIERCE_DASSERT(fetch->level > 0);
-    bool first = !fetch->spoiled;
-    fetch->spoiled = true;
-    bool in_memory = fetch->promotion == PROMOTION_DONE;
+    if (!fetch->spoiled)
+        expel(fetch, TIERCE_E_CHECKSUM);
+    await_expulsion(fetch, waiter);
+    struct tierce__list told; /* those whose fetch failed meanwhile */
+    int outcome = settle(fetch, &told);
     tierce__lock_drop(lock_of(fetch));
-    if (!first)
-        return;
-    tierce__storage_quarantine(fetch->engine, fetch->level, &fetch->key, TIERCE_E_CHECKSUM);
-    tierce__lock_take(lock_of(fetch));
-    tierce__list_remove(&fetch->node);
-    tierce__lock_drop(lock_of(fetch));
-    if (in_memory)
-        tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
+    tell(&told, outcome);
 }
 
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
@@ -598,7 +642,7 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
     TIERCE_DASSERT(tierce__key_equal(&record->key, &fetch->key));
     TIERCE_DASSERT(record->object_bytes == fetch->buf->bytes);
     tierce__lock_take(lock_of(fetch));
-    bool mine = fetch->promotion == PROMOTION_NONE && fetch->status == 0 && !fetch->spoiled &&
+    bool mine = fetch->promotion == PROMOTION_NONE && fetch->verdict == 0 && !fetch->spoiled &&
                 !fetch->is_private && fetch->here == fetch->segment_count;
     if (mine)
         fetch->promotion = PROMOTION_RUNS;

@@ -32,12 +32,15 @@
  * proved wrong. It lives until its last waiter has left and its last request was answered, which
  * can be long after that: the device may write into the buffer until then.
  *
+ * Before waiters learn that a chunk is wrong, it is deleted from its tier: they may store it again
+ * at once.
+ *
  * A segment that is requested again may be written twice, with the same bytes; if a device returns
  * other bytes, the cells fail verification at the load. A connector that decodes also reads coded
  * bytes into the buffer, so nothing is requested again there.
  *
- * Thread: any; a waiter belongs to one thread at a time. Only wait blocks. No lock is held around a
- * call of a tier.
+ * Thread: any; a waiter belongs to one thread at a time. Only wait blocks; refuse and spoil block
+ * while another thread submits the deletion. No lock is held around a call of a tier.
  */
 
 struct tierce_engine;

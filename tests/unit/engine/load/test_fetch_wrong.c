@@ -206,7 +206,176 @@ START_TEST(a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too)
 }
 END_TEST
 
+/* ---- a chunk leaves its tier before anybody learns that it is wrong ---- */
+
+/* Called by a fetch that takes a chunk out of its tier, before the deletion. */
+static void (*before_deletion)(void);
+static uint32_t deletions;
+
+void __real_tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
+                                       const struct tierce__key *key, int why);
+void __wrap_tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
+                                       const struct tierce__key *key, int why);
+bool __real_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+
+void __wrap_tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
+                                       const struct tierce__key *key, int why)
+{
+    deletions++;
+    if (before_deletion != NULL)
+        before_deletion();
+    __real_tierce__storage_quarantine(engine, level, key, why);
+}
+
+/* A thread that uses a fetch while its chunk is being taken out. */
+static struct user {
+    pthread_t thread;
+    struct tierce__fetch_waiter waiter;
+    bool (*use)(struct tierce__fetch_waiter *waiter);
+    _Atomic bool blocks, has_returned;
+    bool result;
+} user;
+static _Thread_local bool is_user;
+
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns)
+{
+    if (is_user)
+        atomic_store(&user.blocks, true);
+    return __real_tierce__cond_wait(cond, lock, deadline_ns);
+}
+
+static void *run_user(void *arg)
+{
+    (void)arg;
+    is_user = true;
+    user.result = user.use(&user.waiter);
+    atomic_store(&user.has_returned, true);
+    return NULL;
+}
+
+static void start_user(void)
+{
+    before_deletion = NULL;
+    ck_assert_int_eq(pthread_create(&user.thread, NULL, run_user, NULL), 0);
+    WAIT_WITHIN(LONG_MS, atomic_load(&user.blocks) || atomic_load(&user.has_returned));
+    ck_assert(!atomic_load(&user.has_returned));
+}
+
+static bool refuse(struct tierce__fetch_waiter *waiter)
+{
+    tierce__fetch_refuse(waiter, TIERCE_E_IDENTITY);
+    return true;
+}
+
+static bool spoil(struct tierce__fetch_waiter *waiter)
+{
+    tierce__fetch_spoil(waiter);
+    return true;
+}
+
+/* Two loads find the same fault. Each may store the chunk again as soon as it knows. */
+START_TEST(the_second_who_finds_a_fault_waits_for_the_deletion)
+{
+    static bool (*const uses[])(struct tierce__fetch_waiter *) = {refuse, spoil};
+    struct tierce__fetch_waiter a;
+    put(1);
+    ck_assert(add_waiter(&a, 1, LONG_MS));
+    ck_assert(add_waiter(&user.waiter, 1, LONG_MS));
+    for (uint32_t s = 0; s < SEGMENTS; s++)
+        ck_assert(tierce__fetch_wait(&a, s));
+    user.use = uses[_i];
+    before_deletion = start_user;
+    ck_assert(uses[_i](&a));
+    pthread_join(user.thread, NULL);
+    ck_assert_uint_eq(deletions, 1);
+    put(1);
+    ck_assert(on_disk(1));
+    tierce__fetch_leave(&a);
+    tierce__fetch_leave(&user.waiter);
+}
+END_TEST
+
+/* Reads that the test answers itself. */
+static struct tierce__store_req *held[SEGMENTS];
+static uint32_t held_count;
+static const struct tierce__tier_ops *passing_ops;
+
+static void hold_gets(struct tierce__tier *tier, struct tierce__store_req *req)
+{
+    if (req->op == TIERCE__STORE_GET)
+        held[held_count++] = req;
+    else
+        passing_ops->submit(tier, req);
+}
+
+static void answer_held(uint32_t segment, int status)
+{
+    held[segment]->status = status;
+    held[segment]->done(held[segment]);
+}
+
+static struct tierce__fetch_waiter prefetching;
+static int settled;
+
+static bool wait_for_second(struct tierce__fetch_waiter *waiter)
+{
+    return tierce__fetch_wait(waiter, 1);
+}
+
+/* Other answers come meanwhile, and a tier that goes out of service; all wait for the deletion. */
+static void answer_others(void)
+{
+    start_user();
+    answer_held(1, TIERCE_E_CHECKSUM);
+    answer_held(2, 0);
+    tierce__fetches_abandon(fx.engine, 1);
+    ck_assert(tierce__fetch_lives(&prefetching));
+    ck_assert_int_eq(settled, 1);
+    ck_assert(!atomic_load(&user.has_returned));
+    struct tierce__fetch_waiter late;
+    ck_assert(add_waiter(&late, 1, LONG_MS));
+    ck_assert_ptr_eq(late.fetch, prefetching.fetch);
+    tierce__fetch_leave(&late);
+}
+
+START_TEST(an_invalid_answer_is_told_after_the_deletion)
+{
+    struct tierce__tier_ops ops = *disk->ops;
+    put(1);
+    settled = 1;
+    passing_ops = disk->ops;
+    ops.submit = hold_gets;
+    disk->ops = &ops;
+    fx.engine->levels[1].decodes = true;
+    ck_assert(add_waiter(&prefetching, 1, LONG_MS));
+    ck_assert(add_waiter(&user.waiter, 1, LONG_MS));
+    tierce__fetch_read_all(&prefetching, note_settled, &settled);
+    ck_assert_uint_eq(held_count, SEGMENTS);
+    user.use = wait_for_second;
+    before_deletion = answer_others;
+    answer_held(0, TIERCE_E_FORMAT);
+    ck_assert_int_eq(settled, TIERCE_E_FORMAT);
+    pthread_join(user.thread, NULL);
+    ck_assert(!user.result && !tierce__fetch_lives(&prefetching));
+    ck_assert_uint_eq(deletions, 1);
+    ck_assert_int_eq(fx_stats(&fx).identity_failures, 1);
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures, 0);
+    put(1);
+    answer_held(3, TIERCE_E_CHECKSUM); /* of the object that has been removed */
+    ck_assert(on_disk(1));
+    (void)tierce__fetch_leave(&prefetching);
+    tierce__fetch_leave(&user.waiter);
+    disk->ops = passing_ops;
+    fx.engine->levels[1].decodes = false;
+}
+END_TEST
+
 CHECK_MAIN("fetch_wrong", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
+           .loops = {{the_second_who_finds_a_fault_waits_for_the_deletion, 0, 2}},
            .tests = {a_lost_segment_fails_all_who_joined_and_no_later_one,
                      reads_that_hang_end_when_the_tier_is_lost,
                      a_wrong_header_is_refused_for_all_and_counted_once,
@@ -215,4 +384,5 @@ CHECK_MAIN("fetch_wrong", .seconds = 60, .at_once = true, .setup = setup, .teard
                      what_is_being_taken_out_is_not_promoted,
                      a_chunk_that_proves_wrong_while_it_is_read_is_not_promoted,
                      loads_that_share_a_flipped_header_all_fail_the_chunk,
-                     a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too})
+                     a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too,
+                     an_invalid_answer_is_told_after_the_deletion})
