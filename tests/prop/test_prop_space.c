@@ -200,7 +200,7 @@ END_TEST
  * three insertions renews an old object, so that ages and places part. Reports how full the space
  * is on average right after an insertion, in steady state.
  */
-enum { LIVE_MAX = 8192 };
+enum { LIVE_MAX = 8192, STEPS = 40000 };
 
 struct mix {
     const char *name;
@@ -243,6 +243,13 @@ static uint64_t any_size(struct test_random *random, uint32_t step)
     return (4096ULL << test_random_below(random, 11)) + test_random_below(random, 4096);
 }
 
+/* Compressed chunks until the fullness is measured, then raw ones. */
+static uint64_t codec_stops(struct test_random *random, uint32_t step)
+{
+    (void)random;
+    return step < STEPS / 4 ? 96 << 10 : 132 << 10;
+}
+
 struct cache {
     struct tierce__space *space;
     struct object objects[LIVE_MAX]; /* oldest first */
@@ -268,7 +275,6 @@ static void renew_one(struct cache *cache, struct test_random *random)
 
 static double run_mix(const struct mix *mix, struct test_random *random)
 {
-    enum { STEPS = 40000 };
     struct cache *cache = calloc(1, sizeof(*cache));
     uint64_t bytes = (uint64_t)mix->space_mib << 20;
     double sum = 0, worst = 1;
@@ -303,6 +309,7 @@ static const struct mix mixes[] = {
      0.80},
     {"two_models", "1 and 5 MiB, half and half", two_models, 1024, 0.75},
     {"model_changes", "1 MiB and 5 MiB in turns of 8000", model_changes, 1024, 0.75},
+    {"codec_stops", "96 KiB chunks, then 132 KiB for 15 times the space", codec_stops, 256, 0.90},
     {"any_size", "4 KiB to 4 MiB, every power of two as often", any_size, 256, 0.70},
 };
 
