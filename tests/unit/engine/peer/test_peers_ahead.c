@@ -96,14 +96,20 @@ static void close_all(void)
     running_manager_stop(&manager);
 }
 
-/* The first load makes the connections. */
+/* The first load makes the connections. Where links answer as fast as a load asks, each range is
+ * requested alone. */
 START_TEST(a_lost_chunk_is_missed_alone)
 {
+    enum { LOADS_MAX = 100 };
     size_t failed;
-    for (uint32_t seed = 1; seed <= 2; seed++)
-        ck_assert_uint_eq(load_long(seed, &failed), LONG_BLOCKS);
+    uint32_t loads = 0;
+    while (loads < 2 || (atomic_load(&together) == 0 && loads < LOADS_MAX)) {
+        forget_all(1);
+        ck_assert_uint_eq(load_long(1 + loads % 2, &failed), LONG_BLOCKS);
+        loads++;
+    }
     ck_assert_uint_gt(atomic_load(&together), 0);
-    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_SERVED], 2 * CHUNKS);
+    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_SERVED], loads * CHUNKS);
     const struct tierce__key key = key_of(3, MIDDLE);
     for (size_t level = 0; level < 2; level++)
         tierce__storage_quarantine(fx[0].engine, level, &key, TIERCE_E_VERSION);
