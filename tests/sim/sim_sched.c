@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim_sched.h"
+#include "base/mix.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define NEVER   UINT64_MAX
+#define TICK_NS 50u /* of a call of the clock: a loop that looks at it ends */
+#define WALL_S  1800000000u
+
+enum { THREADS_MAX = 256 };
+
+enum state { FREE, RUNS, WAITS_FOR_MUTEX, WAITS_FOR_SIGNAL, SLEEPS, JOINS, ENDED };
+
+struct thread {
+    enum state state;
+    const void *what; /* the mutex, the condition, or the thread to join */
+    uint64_t until_ns;
+    bool is_detached, has_expired;
+    pthread_t id;
+    sem_t turn;
+    void *(*run)(void *arg);
+    void *arg;
+};
+
+/* The simulated state of a mutex lies in the memory of the real one, whose initial value is zero.
+ */
+struct mutex {
+    struct thread *owner;
+};
+_Static_assert(sizeof(struct mutex) <= sizeof(int) * 2, "lies before the members of destroy");
+
+static struct thread threads[THREADS_MAX];
+static struct thread *self; /* whose turn it is; NULL: there is no simulation */
+static uint64_t random_state, now_ns, stolen_ns, switches, digest;
+static unsigned uninterrupted; /* calls that must not lose their turn */
+static bool keeps_time;
+static uint64_t switch_rate; /* a thread loses its turn once in so many times */
+static uint64_t expiry_rate; /* the first deadline expires once in so many decisions; 0: never */
+
+/* The functions of the system, and those in their place. */
+SIM_WRAPS(int, clock_gettime, clockid_t clock, struct timespec *out);
+SIM_WRAPS(int, nanosleep, const struct timespec *time, struct timespec *left);
+SIM_WRAPS(int, sched_yield, void);
+SIM_WRAPS(ssize_t, getrandom, void *bytes, size_t count, unsigned flags);
+SIM_WRAPS(int, pthread_create, pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *arg),
+          void *arg);
+SIM_WRAPS(int, pthread_join, pthread_t id, void **result);
+SIM_WRAPS(int, pthread_detach, pthread_t id);
+SIM_WRAPS(int, pthread_tryjoin_np, pthread_t id, void **result);
+SIM_WRAPS(int, pthread_once, pthread_once_t *once, void (*init)(void));
+SIM_WRAPS(int, pthread_setschedparam, pthread_t id, int policy, const struct sched_param *param);
+SIM_WRAPS(int, pthread_mutex_lock, pthread_mutex_t *mutex);
+SIM_WRAPS(int, pthread_mutex_trylock, pthread_mutex_t *mutex);
+SIM_WRAPS(int, pthread_mutex_unlock, pthread_mutex_t *mutex);
+SIM_WRAPS(int, pthread_cond_wait, pthread_cond_t *cond, pthread_mutex_t *mutex);
+SIM_WRAPS(int, pthread_cond_timedwait, pthread_cond_t *cond, pthread_mutex_t *mutex,
+          const struct timespec *until);
+SIM_WRAPS(int, pthread_cond_signal, pthread_cond_t *cond);
+SIM_WRAPS(int, pthread_cond_broadcast, pthread_cond_t *cond);
+SIM_WRAPS(uint32_t, tierce__processors, void);
+
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+static void note(uint64_t what)
+{
+    digest = (digest ^ what) * 0x9e3779b97f4a7c15u;
+    digest ^= digest >> 29;
+}
+
+uint64_t sim_below(uint64_t bound)
+{
+    uint64_t drawn = tierce__random_next(&random_state) % bound;
+    note(drawn);
+    return drawn;
+}
+
+uint64_t sim_now_ns(void)
+{
+    return now_ns;
+}
+
+uint64_t sim_stolen_ns(void)
+{
+    return stolen_ns;
+}
+
+uint64_t sim_digest(void)
+{
+    note(now_ns);
+    return digest;
+}
+
+void sim_keep_time(bool keeps)
+{
+    keeps_time = keeps;
+}
+
+uint64_t sim_switches(void)
+{
+    return switches;
+}
+
+static bool may_run(const struct thread *t)
+{
+    switch (t->state) {
+    case RUNS:
+        return true;
+    case WAITS_FOR_MUTEX:
+        return ((const struct mutex *)t->what)->owner == NULL;
+    case WAITS_FOR_SIGNAL:
+        return false; /* a signal makes it wait for the mutex; see expire */
+    case SLEEPS:
+        return t->until_ns <= now_ns;
+    case JOINS:
+        return ((const struct thread *)t->what)->state == ENDED;
+    case FREE:
+    case ENDED:
+        break;
+    }
+    return false;
+}
+
+static void fail(const char *why)
+{
+    static const char *const names[] = {"free",  "runs",  "mutex", "signal",
+                                        "sleep", "joins", "ended"};
+    fprintf(stderr, "the simulation ends at %.6f s: %s\n", (double)now_ns / 1e9, why);
+    for (size_t i = 0; i < THREADS_MAX; i++)
+        if (threads[i].state != FREE)
+            fprintf(stderr, "  thread %zu%s: %s %p\n", i, &threads[i] == self ? " (its turn)" : "",
+                    names[threads[i].state], threads[i].what);
+    abort();
+}
+
+/* The earliest deadline of a thread that waits. */
+static uint64_t first_deadline(void)
+{
+    uint64_t first = NEVER;
+    for (size_t i = 0; i < THREADS_MAX; i++) {
+        const struct thread *t = &threads[i];
+        if ((t->state == SLEEPS || t->state == WAITS_FOR_SIGNAL) && t->until_ns < first)
+            first = t->until_ns;
+    }
+    return first;
+}
+
+/* Waits for a signal that have expired become waits for the mutex, which `arg` holds. */
+static void expire(void)
+{
+    for (size_t i = 0; i < THREADS_MAX; i++) {
+        struct thread *t = &threads[i];
+        if (t->state != WAITS_FOR_SIGNAL || t->until_ns > now_ns)
+            continue;
+        t->state = WAITS_FOR_MUTEX;
+        t->what = t->arg;
+        t->has_expired = true;
+    }
+}
+
+static struct thread *choose(void)
+{
+    struct thread *ready[THREADS_MAX];
+    size_t count = 0;
+    if (expiry_rate > 0 && !keeps_time && sim_below(expiry_rate) == 0) {
+        uint64_t first = first_deadline();
+        if (first != NEVER && first > now_ns && first - now_ns < 20000000000u) {
+            stolen_ns += first - now_ns;
+            now_ns = first;
+        }
+    }
+    for (;;) {
+        expire();
+        for (size_t i = 0; i < THREADS_MAX; i++)
+            if (may_run(&threads[i]))
+                ready[count++] = &threads[i];
+        if (count > 0)
+            return ready[sim_below(count)];
+        uint64_t first = first_deadline();
+        if (first == NEVER)
+            fail("every thread waits, and none has a deadline");
+        now_ns = first > now_ns ? first : now_ns;
+    }
+}
+
+/* Gives the turn to a thread that is drawn. Returns when it is the caller's again. */
+static void pass(void)
+{
+    struct thread *me = self, *next;
+    if (uninterrupted > 0)
+        fail("a thread waits where it must not");
+    next = choose();
+    if (next != me) {
+        switches++;
+        note((uint64_t)(next - threads));
+        self = next;
+        bool is_over = me->state == ENDED;
+        sem_post(&next->turn);
+        if (is_over)
+            return;
+        while (sem_wait(&me->turn) != 0) {
+        }
+    }
+    self->state = RUNS;
+}
+
+/* A place where a thread may lose its turn. */
+static void maybe_pass(void)
+{
+    if (uninterrupted == 0 && sim_below(switch_rate) == 0)
+        pass();
+}
+
+void sim_start(uint64_t seed)
+{
+    static const uint64_t rates[] = {3, 10, 40, 200}, expiries[] = {0, 0, 2000, 100};
+    random_state = seed;
+    now_ns = 1000000000u;
+    self = &threads[0];
+    *self = (struct thread){.state = RUNS, .id = pthread_self()};
+    sem_init(&self->turn, 0, 0);
+    /* One thread runs at a time: a turn passes faster within a processor. */
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET((size_t)sched_getcpu(), &here);
+    (void)sched_setaffinity(0, sizeof(here), &here);
+    switch_rate = rates[sim_below(4)];
+    expiry_rate = expiries[sim_below(4)];
+}
+
+void sim_stop(void)
+{
+    for (size_t i = 0; i < THREADS_MAX; i++)
+        if (&threads[i] != self && threads[i].state != FREE &&
+            !(threads[i].state == ENDED && threads[i].is_detached))
+            fail("a thread is left");
+    self = NULL;
+}
+
+void sim_sleep_ns(uint64_t ns)
+{
+    self->state = SLEEPS;
+    self->until_ns = now_ns + ns;
+    pass();
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    if (self == NULL)
+        return __real_clock_gettime(clock, out);
+    now_ns += TICK_NS;
+    bool is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    *out = (struct timespec){.tv_sec = (time_t)(now_ns / 1000000000u + (is_wall ? WALL_S : 0)),
+                             .tv_nsec = (long)(now_ns % 1000000000u)};
+    return 0;
+}
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    if (self == NULL)
+        return __real_nanosleep(time, left);
+    sim_sleep_ns((uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec);
+    return 0;
+}
+
+/* The caller waits for another thread: it is that one's turn, and time passes. */
+int __wrap_sched_yield(void)
+{
+    if (self == NULL)
+        return __real_sched_yield();
+    sim_sleep_ns(1000);
+    return 0;
+}
+
+ssize_t __wrap_getrandom(void *bytes, size_t count, unsigned flags)
+{
+    if (self == NULL)
+        return __real_getrandom(bytes, count, flags);
+    for (size_t i = 0; i < count; i++)
+        ((uint8_t *)bytes)[i] = (uint8_t)sim_below(256);
+    return (ssize_t)count;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static struct thread *find_thread(pthread_t id)
+{
+    for (size_t i = 0; i < THREADS_MAX; i++)
+        if (threads[i].state != FREE && pthread_equal(threads[i].id, id) != 0)
+            return &threads[i];
+    fail("a thread that is not simulated");
+    return NULL;
+}
+
+static void forget(struct thread *t)
+{
+    t->state = FREE;
+    sem_destroy(&t->turn);
+}
+
+static void *begin_thread(void *arg)
+{
+    struct thread *me = arg;
+    while (sem_wait(&me->turn) != 0) {
+    }
+    me->state = RUNS;
+    void *result = me->run(me->arg);
+    me->state = ENDED;
+    pass();
+    return result;
+}
+
+int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *arg),
+                          void *arg)
+{
+    if (self == NULL)
+        return __real_pthread_create(out, attr, run, arg);
+    struct thread *t = NULL;
+    for (size_t i = 0; i < THREADS_MAX && t == NULL; i++) {
+        if (threads[i].state == ENDED && threads[i].is_detached)
+            forget(&threads[i]);
+        t = threads[i].state == FREE ? &threads[i] : NULL;
+    }
+    if (t == NULL)
+        return EAGAIN;
+    *t = (struct thread){.state = RUNS, .run = run, .arg = arg};
+    sem_init(&t->turn, 0, 0);
+    int rc = __real_pthread_create(&t->id, attr, begin_thread, t);
+    if (rc != 0) {
+        forget(t);
+        return rc;
+    }
+    *out = t->id;
+    maybe_pass();
+    return 0;
+}
+
+int __wrap_pthread_join(pthread_t id, void **result)
+{
+    if (self == NULL)
+        return __real_pthread_join(id, result);
+    struct thread *t = find_thread(id);
+    if (t->state != ENDED) {
+        self->what = t;
+        self->state = JOINS;
+        pass();
+    }
+    forget(t);
+    return __real_pthread_join(id, result);
+}
+
+int __wrap_pthread_tryjoin_np(pthread_t id, void **result)
+{
+    if (self == NULL)
+        return __real_pthread_tryjoin_np(id, result);
+    return find_thread(id)->state == ENDED ? __wrap_pthread_join(id, result) : EBUSY;
+}
+
+int __wrap_pthread_detach(pthread_t id)
+{
+    if (self != NULL)
+        find_thread(id)->is_detached = true;
+    return __real_pthread_detach(id);
+}
+
+int __wrap_pthread_once(pthread_once_t *once, void (*init)(void))
+{
+    uninterrupted++;
+    int rc = __real_pthread_once(once, init);
+    uninterrupted--;
+    return rc;
+}
+
+int __wrap_pthread_setschedparam(pthread_t id, int policy, const struct sched_param *param)
+{
+    return self == NULL ? __real_pthread_setschedparam(id, policy, param) : 0;
+}
+
+/* As many on every machine. */
+uint32_t __wrap_tierce__processors(void)
+{
+    return self == NULL ? __real_tierce__processors() : 2;
+}
+
+/* ---- mutexes and conditions ------------------------------------------------------------------ */
+
+static void take(struct mutex *mutex)
+{
+    if (mutex->owner == self)
+        fail("a thread takes a mutex that it holds");
+    while (mutex->owner != NULL) {
+        self->what = mutex;
+        self->state = WAITS_FOR_MUTEX;
+        pass();
+    }
+    mutex->owner = self;
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    if (self == NULL)
+        return __real_pthread_mutex_lock(mutex);
+    maybe_pass();
+    take((struct mutex *)mutex);
+    return 0;
+}
+
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+{
+    if (self == NULL)
+        return __real_pthread_mutex_trylock(mutex);
+    maybe_pass();
+    if (((struct mutex *)mutex)->owner != NULL)
+        return EBUSY;
+    take((struct mutex *)mutex);
+    return 0;
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+    if (self == NULL)
+        return __real_pthread_mutex_unlock(mutex);
+    if (((struct mutex *)mutex)->owner != self)
+        fail("a thread releases a mutex that it does not hold");
+    ((struct mutex *)mutex)->owner = NULL;
+    maybe_pass();
+    return 0;
+}
+
+/* False: the deadline has passed. */
+static bool wait_for_signal(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t until_ns)
+{
+    void *arg = self->arg; /* of the thread's start, which has happened */
+    ((struct mutex *)mutex)->owner = NULL;
+    self->what = cond;
+    self->arg = mutex;
+    self->until_ns = until_ns;
+    self->has_expired = false;
+    self->state = WAITS_FOR_SIGNAL;
+    pass();
+    self->arg = arg;
+    bool has_expired = self->has_expired;
+    take((struct mutex *)mutex);
+    return !has_expired;
+}
+
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
+{
+    if (self == NULL)
+        return __real_pthread_cond_wait(cond, mutex);
+    (void)wait_for_signal(cond, mutex, NEVER);
+    return 0;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until)
+{
+    if (self == NULL)
+        return __real_pthread_cond_timedwait(cond, mutex, until);
+    uint64_t until_ns = (uint64_t)until->tv_sec * 1000000000u + (uint64_t)until->tv_nsec;
+    return wait_for_signal(cond, mutex, until_ns) ? 0 : ETIMEDOUT;
+}
+
+/* Wakes up to `most` waiters, which are drawn. */
+static void wake(const pthread_cond_t *cond, size_t most)
+{
+    for (; most > 0; most--) {
+        struct thread *waiting[THREADS_MAX];
+        size_t count = 0;
+        for (size_t i = 0; i < THREADS_MAX; i++)
+            if (threads[i].state == WAITS_FOR_SIGNAL && threads[i].what == cond)
+                waiting[count++] = &threads[i];
+        if (count == 0)
+            break;
+        struct thread *t = waiting[sim_below(count)];
+        t->state = WAITS_FOR_MUTEX;
+        t->what = t->arg;
+    }
+    maybe_pass();
+}
+
+int __wrap_pthread_cond_signal(pthread_cond_t *cond)
+{
+    if (self == NULL)
+        return __real_pthread_cond_signal(cond);
+    wake(cond, 1);
+    return 0;
+}
+
+int __wrap_pthread_cond_broadcast(pthread_cond_t *cond)
+{
+    if (self == NULL)
+        return __real_pthread_cond_broadcast(cond);
+    wake(cond, SIZE_MAX);
+    return 0;
+}
