@@ -35,7 +35,6 @@
 #include "engine/node_client/shared.h"
 #include "net/control/control.h"
 #include "store/coded/coded_keys.h"
-#include "store/remote/lmcache_names.h"
 
 static struct tierce__lock registry_lock; /* REGISTRY */
 static struct tierce__cond registry_changed;
@@ -249,7 +248,6 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__kv_tokens_destroy(engine->kv_tokens);
     tierce__departures_destroy(engine->departures);
     tierce__requests_destroy(engine->requests);
-    tierce__lmcache_names_destroy(engine->lmcache_names);
     tierce__coded_keys_close(engine->keys);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__peers_destroy(engine->peers);

@@ -107,8 +107,7 @@ struct tierce_engine {
     struct tierce__kv_tokens *kv_tokens;       /* or NULL: no event has tokens */
     _Atomic bool asks_tokens; /* the node that a client met last publishes tokens; relaxed */
     struct tierce__namespaces *namespaces;
-    struct tierce__coded_keys *keys;             /* of encrypted chunks, or NULL */
-    struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
+    struct tierce__coded_keys *keys; /* of encrypted chunks, or NULL */
     const struct tierce__lender *lender;
     struct tierce__pool *pool;
     _Atomic bool is_pool_lent; /* a call of a connector beside the tiers has not returned, so the

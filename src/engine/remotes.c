@@ -22,7 +22,6 @@
 #include "engine/own_tiers.h"
 #include "engine/peer/peers.h"
 #include "engine/waterfall.h"
-#include "store/remote/lmcache_store.h"
 #include "store/remote/remote.h"
 
 #define CLOSE_MS            1000u
@@ -54,7 +53,6 @@ void tierce__remotes_drop_params(char *url)
 {
     drop_param(url, "read_only");
     drop_param(url, "codec");
-    drop_param(url, "layout");
 }
 
 static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
@@ -65,34 +63,10 @@ static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
 
 /* The tier's parameters in a URL. */
 struct remote_params {
-    bool read_only, is_lmcache;
-    bool has_codec;                            /* the URL states one */
-    const struct tierce__codec *codec;         /* NULL: none */
-    char model[TIERCE__LMCACHE_MODEL_MAX + 1]; /* with layout=lmcache, as are all below */
-    struct tierce__lmcache_names_opts names;
+    bool read_only;
+    bool has_codec;                    /* the URL states one */
+    const struct tierce__codec *codec; /* NULL: none */
 };
-
-static int take_lmcache(struct remote_params *params, const struct tierce__url *url,
-                        char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    const char *model = tierce__url_param(url, "model"), *hash = tierce__url_param(url, "hash");
-    const char *none_hash = tierce__url_param(url, "none_hash");
-    if (strncmp(url->scheme, "redis", 5) != 0 && strncmp(url->scheme, "valkey", 6) != 0)
-        return refuse(why, "layout=lmcache requires a Redis store");
-    if (model == NULL || model[0] == '\0' || strlen(model) > TIERCE__LMCACHE_MODEL_MAX)
-        return refuse(why,
-                      "layout=lmcache requires model=, the name of the model in LMCache's keys");
-    if (hash != NULL && strcmp(hash, "builtin") != 0 && strcmp(hash, "sha256_cbor") != 0)
-        return refuse(why, "hash must be builtin or sha256_cbor, as in LMCache's configuration");
-    if (none_hash != NULL && !tierce__lmcache_parse_none_hash(&params->names.none_hash, none_hash))
-        return refuse(why, "none_hash must be vllm or up to 16 hex digits");
-    params->is_lmcache = true;
-    params->names.algo = hash != NULL && strcmp(hash, "sha256_cbor") == 0
-                             ? TIERCE__LMCACHE_SHA256_CBOR
-                             : TIERCE__LMCACHE_BUILTIN;
-    snprintf(params->model, sizeof(params->model), "%s", model);
-    return 0;
-}
 
 /* Whether a parameter is absent or one of two words. If it is not, `why` says so. */
 static bool is_either(const char *value, const char *name, const char *one, const char *other,
@@ -109,27 +83,20 @@ static bool is_either(const char *value, const char *name, const char *one, cons
 static int take_params(struct remote_params *params, char *text,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const lmcache[] = {"model", "hash", "none_hash"};
     struct tierce__url url = {0};
     *params = (struct remote_params){0};
     int rc = strstr(text, "://") != NULL ? tierce__url_parse(&url, text, why) : 0;
     if (rc < 0)
         return rc;
     const char *read_only = tierce__url_param(&url, "read_only");
-    const char *layout = tierce__url_param(&url, "layout");
     const char *codec = tierce__url_param(&url, "codec");
     if (!is_either(read_only, "read_only", "true", "false", why) ||
-        !is_either(codec, "codec", "none", "lossless", why) ||
-        !is_either(layout, "layout", "tierce", "lmcache", why))
+        !is_either(codec, "codec", "none", "lossless", why))
         rc = TIERCE_E_CONFIG;
-    else if (layout != NULL && strcmp(layout, "lmcache") == 0)
-        rc = take_lmcache(params, &url, why);
     params->read_only = read_only != NULL && strcmp(read_only, "true") == 0;
     params->has_codec = codec != NULL;
     params->codec = codec != NULL ? tierce__codec_find(codec) : NULL;
     tierce__remotes_drop_params(text);
-    for (size_t i = 0; i < (params->is_lmcache ? sizeof(lmcache) / sizeof(*lmcache) : 0); i++)
-        drop_param(text, lmcache[i]);
     tierce__url_clear(&url);
     return rc;
 }
@@ -138,7 +105,7 @@ static int take_params(struct remote_params *params, char *text,
  * so it does not name them if one is misspelt. */
 static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const names[] = {"read_only", "codec", "layout", NULL};
+    static const char *const names[] = {"read_only", "codec", NULL};
     char unused[TIERCE__URL_WHY_BYTES], shown[48], quoted[64];
     struct tierce__url url;
     if (tierce__url_parse(&url, text, unused) < 0)
@@ -163,44 +130,14 @@ static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYT
     tierce__url_clear(&url);
 }
 
-/* Puts LMCache's layout above a connector, which is closed where that fails. */
-static int open_layout(struct tierce_engine *engine, struct tierce__connector **connector,
-                       const struct remote_params *params, char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    struct tierce__connector *below = *connector;
-    int rc = 0;
-    if (!params->is_lmcache)
-        return 0;
-    if (engine->lmcache_names != NULL)
-        rc = refuse(why, "only one store may have layout=lmcache");
-    else
-        rc = tierce__lmcache_names_create(&engine->lmcache_names, &params->names);
-    if (rc == 0) {
-        rc = tierce__lmcache_store_open(
-            connector, &(struct tierce__lmcache_store_opts){.connector = below,
-                                                            .names = engine->lmcache_names,
-                                                            .model = params->model});
-        if (rc == TIERCE_E_CONFIG)
-            refuse(why, "model is not valid in LMCache's keys");
-    }
-    if (rc < 0)
-        (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
-    TIERCE_DASSERT(rc < 0 || *connector != below);
-    return rc;
-}
-
 static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
 {
     return tierce__storage_alloc(arg, bytes);
 }
 
 /* Returns the reason why a connector cannot hold coded objects, or NULL if it can. */
-static const char *no_codec(const struct tierce__connector *connector,
-                            const struct remote_params *params)
+static const char *no_codec(const struct tierce__connector *connector)
 {
-    if (params->is_lmcache)
-        return "a codec is not possible with layout=lmcache, whose readers expect uncompressed "
-               "chunks";
     if ((connector->caps & (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_TELLS_LENGTH)) == 0)
         return "a codec is not possible here: objects are read whole, with a length that must be "
                "known";
@@ -255,7 +192,7 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
                       const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct tierce__connector *below = *connector;
-    const char *reason = no_codec(below, params), *name = below->ops->scheme;
+    const char *reason = no_codec(below), *name = below->ops->scheme;
     const struct tierce__codec *codec;
     bool encrypts = (below->caps & TIERCE__CONNECTOR_NO_PUT) == 0 &&
                     tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION);
@@ -342,8 +279,6 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     if (rc == 0)
         rc = open_coded(engine, &connector, config, &params, url, why);
     bool decodes = rc == 0 && connector != plain;
-    if (rc == 0)
-        rc = open_layout(engine, &connector, &params, why);
     if (rc < 0)
         return rc;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_REMOTE_QUEUE);

@@ -15,7 +15,7 @@ TIERCE_MUSTUSE int tierce__remotes_open(struct tierce_engine *engine,
                                         const struct tierce_config *config,
                                         char why[TIERCE_CONFIG_ERROR_BYTES]);
 
-/* Removes the parameters that every URL accepts (read_only, codec, layout) from a URL. The others
+/* Removes the parameters that every URL accepts (read_only, codec) from a URL. The others
  * are the connector's. */
 void tierce__remotes_drop_params(char *url);
 

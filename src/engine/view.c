@@ -12,7 +12,6 @@
 #include "engine/node_client/shared.h"
 #include "core/key/namespace.h"
 #include "core/paged/paged.h"
-#include "store/remote/lmcache_names.h"
 
 /* The constants of a namespace and a shard: shapes and keys of chunks, and contents of their
  * headers. */
@@ -87,28 +86,6 @@ static int set_part(struct tierce_view *view, const struct tierce_part *part)
     return ok ? 0 : TIERCE_E_ARGUMENT;
 }
 
-/* If a store of the engine has LMCache's layout: registers LMCache's names of the chunks. */
-static int name_for_lmcache(struct tierce_view *view, const struct tierce_namespace *ns)
-{
-    struct tierce__lmcache_form form;
-    char why[TIERCE__LMCACHE_WHY_BYTES];
-    if (view->engine->lmcache_names == NULL)
-        return 0;
-    if (tierce__lmcache_form_of(&form, ns, why) < 0) {
-        tierce__log(
-            TIERCE_LOG_WARN, "lmcache_layout_refused",
-            "err=\"%s\" effect=\"this namespace is not stored in the store with layout=lmcache\"",
-            why);
-        return 0;
-    }
-    memcpy(form.ns_digest, view->ns_digest, TIERCE_HASH_BYTES);
-    view->lmcache = tierce__alloc(sizeof(form));
-    if (view->lmcache == NULL)
-        return -ENOMEM;
-    *view->lmcache = form;
-    return 0;
-}
-
 static int set_group(struct tierce_view *view, const struct tierce_namespace *ns)
 {
     view->group = tierce__namespace_group(ns);
@@ -154,8 +131,6 @@ static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns
         return rc;
     view->full = tierce__shape_of(view, ns->chunk_blocks);
     rc = tierce__shape_cut(&view->full);
-    if (rc == 0)
-        rc = name_for_lmcache(view, ns);
     return rc == 0 ? view->engine->lender->view_open(view, ns) : rc;
 }
 
@@ -221,7 +196,6 @@ void tierce_view_close(struct tierce_view *view)
     tierce__free(view->cell_bytes);
     tierce__free(view->cells_before);
     tierce__free(view->layers);
-    tierce__free(view->lmcache);
     tierce__free(view->text);
     view->magic = 0;
     tierce__free(view);
@@ -291,7 +265,7 @@ int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,
                                          .algo = view->algo,
                                          .block_tokens = view->full.geometry.block_tokens,
                                          .root = root});
-    if (rc == 0 && (view->lmcache != NULL || view->engine->kv_tokens != NULL ||
+    if (rc == 0 && (view->engine->kv_tokens != NULL ||
                     atomic_load_explicit(&view->engine->asks_tokens, memory_order_relaxed)))
         tierce__chain_keep_tokens(*out);
     return rc;
@@ -327,9 +301,6 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
         keys->keys[i] = view->key;
         memcpy(keys->keys[i].hash, hashes + (last - 1) * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
     }
-    if (view->lmcache != NULL)
-        tierce__lmcache_names_learn(view->engine->lmcache_names, view->lmcache, chain, keys->keys,
-                                    keys->full_count);
     return 0;
 }
 

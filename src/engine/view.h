@@ -51,8 +51,6 @@ struct tierce_view {
     struct tierce_part part;            /* the layers that loads and stores of the view move */
     struct tierce__client_view *remote; /* of a client of a node */
     struct tierce__prefill prefill;
-    struct tierce__lmcache_form
-        *lmcache; /* its form in LMCache, if the engine keeps LMCache's names; or NULL */
 };
 
 /* A view that is open on this namespace and shard, until it is given back, or NULL. For short uses

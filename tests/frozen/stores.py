@@ -38,11 +38,6 @@ PROMPTS = {
     "vllm": ({"algo": "vllm-sha256-cbor", "model": "third"}, (0, 1, 0, 1), {}, False),
     "cleared": ({"weights": "bb"}, (0, 1, 0, 1), {}, True),
 }
-# In Redis, as LMCache has them: whole chunks only.
-LMCACHE = "lmcache"
-PROMPTS[LMCACHE] = ({"layout": "lmcache:KV_2LTD:bfloat16:8", "kv_dtype": "bfloat16", "cell_bytes": [128] * LAYERS},
-                    (0, 1, 0, 1), {}, False)
-IN_FOLDER = [name for name in PROMPTS if name != LMCACHE]
 
 
 class Prompt:
@@ -92,7 +87,7 @@ def open_engine(**values):
 def make_chunks(folder):
     engine = open_engine(**{"disk.path": f"{folder}/store", "disk.size": "8MiB", "remote.urls": f"file://{folder}/remote",
                             "access_log.path": f"{folder}/access", "control.socket": f"{folder}/s"})
-    prompts = [Prompt(engine, name) for name in IN_FOLDER]
+    prompts = [Prompt(engine, name) for name in PROMPTS]
     for prompt in prompts:
         assert prompt.store() == BLOCKS
         prompt.view.lookup(prompt.chain, 0, BLOCKS, 0, 0, "frozen")
@@ -198,21 +193,6 @@ def fill_redis(redis, name):
         for line in frozen(name):
             words = [w.replace(":PORT", f":{redis.port}").encode("latin-1") for w in json.loads(line)]
             redis_call(link, *words)
-
-
-def lmcache_url(redis):
-    return f"redis://127.0.0.1:{redis.port}/?layout=lmcache&model=org/small&timeout_ms=20000"
-
-
-def make_lmcache(folder):
-    redis = Redis(folder / "redis")
-    engine = open_engine(**{"remote.urls": lmcache_url(redis)})
-    prompt = Prompt(engine, LMCACHE)
-    assert prompt.store() == BLOCKS and engine.flush(SECONDS * 1000)
-    del prompt
-    engine.close()
-    dump_redis(redis, "lmcache")
-    redis.stop()
 
 
 # ---- managers ------------------------------------------------------------------------------------
@@ -322,7 +302,7 @@ FLEET = ["log/meta", "log/nfs/~tierce-pool", "registry", "backup"]
 # name: what makes it, and which of its files are kept
 MAKERS = {"chunks": (make_chunks, ["store", "remote", "access"]), "values": (make_values, ["store"]),
           "rocksdb": (make_rocksdb, ["log/meta", "registry"]), "redis": (make_redis, []),
-          "lmcache": (make_lmcache, []), "fleet": (make_fleet, FLEET), "generations": (make_generations, FLEET)}
+          "fleet": (make_fleet, FLEET), "generations": (make_generations, FLEET)}
 
 
 def pack(name):

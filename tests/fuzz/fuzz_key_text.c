@@ -20,20 +20,8 @@ static void try_own(const char *text, size_t size)
     TIERCE_ASSERT(memcmp(again, text, size) == 0);
 }
 
-static void try_lmcache(const char *text, size_t size)
-{
-    struct tierce__lmcache_key key;
-    char again[TIERCE__LMCACHE_KEY_MAX + 1];
-    if (tierce__lmcache_key_parse(&key, text, size) < 0)
-        return;
-    int length = tierce__lmcache_key_format(again, sizeof(again), &key);
-    TIERCE_ASSERT(length >= 0 && (size_t)length == size);
-    TIERCE_ASSERT(memcmp(again, text, size) == 0);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     try_own((const char *)data, size);
-    try_lmcache((const char *)data, size);
     return 0;
 }

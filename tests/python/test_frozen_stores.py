@@ -28,7 +28,7 @@ def verify(folder):
 
 
 def check_prompts(engine, origin, cleared):
-    for name in stores.IN_FOLDER:
+    for name in stores.PROMPTS:
         prompt = stores.Prompt(engine, name)
         found = prompt.view.lookup(prompt.chain, 0, stores.BLOCKS, 0, 0)[0]
         if prompt.is_cleared and cleared:
@@ -58,7 +58,7 @@ def test_a_store_folder_of_an_engine(chunks):
 
 def test_chunk_objects_in_a_shared_folder(chunks):
     objects = [p for p in (chunks / "remote").rglob("tierce1*")]
-    assert len(objects) == 3 * len(stores.IN_FOLDER)
+    assert len(objects) == 3 * len(stores.PROMPTS)
     for path in objects:
         assert path.read_bytes()[:12] == b"TIERCECK\1\0\0\0"
     engine = stores.open_engine(**{"remote.urls": f"file://{chunks}/remote"})
@@ -94,20 +94,6 @@ def test_a_store_folder_of_a_node(tmp_path):
     assert lm.get(stores.LM_KEY) == stores.LM_VALUE
     lm.close()
     node.end()
-
-
-def test_chunks_in_redis_as_lmcache_has_them(tmp_path):
-    redis = Redis(tmp_path / "redis")
-    stores.fill_redis(redis, "lmcache")
-    engine = stores.open_engine(**{"remote.urls": stores.lmcache_url(redis)})
-    prompt, whole = stores.Prompt(engine, stores.LMCACHE), 8
-    assert prompt.view.lookup(prompt.chain, 0, stores.BLOCKS, 0, 0)[0] == whole
-    kv, origins = prompt.load(whole)
-    assert origins == bytes([REMOTE]) * whole
-    assert [k[:128 * whole] for k in kv] == [k[:128 * whole] for k in prompt.kv]
-    del prompt
-    engine.close()
-    redis.stop()
 
 
 # ---- managers ------------------------------------------------------------------------------------

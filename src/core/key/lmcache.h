@@ -7,15 +7,15 @@
 #include <stdint.h>
 
 /*
- * The chunk hashes of LMCache 0.5.6, so that both systems can name the same chunks in a store.
+ * The chunk hashes of LMCache 0.5.6, with which a manager finds the chunks of LMCache's workers by
+ * tokens (manager/lmcache).
  *
  * A hash is a number that Python holds as an int: signed 64 bits from the builtin hash, unsigned
  * 64 bits from a folded digest. Chunk i is named by H(prefix, tokens of the chunk, ()) where the
  * prefix is the hash of chunk i - 1, or NONE_HASH for the first.
  *
- * These numbers are not collision resistant and hold no namespace; they are used only in keys of
- * the foreign layout. LMCache 0.3.9 hashes None instead of (), whose builtin hash is an address in
- * the interpreter: it is not supported.
+ * These numbers are not collision resistant and hold no namespace. LMCache 0.3.9 hashes None
+ * instead of (), whose builtin hash is an address in the interpreter: it is not supported.
  *
  * No function here allocates, fails for lack of resources, or blocks. Thread: any.
  */

@@ -420,12 +420,16 @@ START_TEST(a_remote_store_has_coded_and_raw_chunks)
 }
 END_TEST
 
+/* A store that reads objects whole, with a length that must be known. */
+#define WHOLE_OBJECTS TIERCE_WRONG_PLUGINS "/libwrong_plugin_10.so"
+
 START_TEST(a_codec_that_is_not_possible_is_an_error)
 {
     static const char *const cases[][2] = {
-        {"redis://127.0.0.1:1?layout=lmcache&model=m&codec=lossless", "uncompressed "},
+        {"plugin://" WHOLE_OBJECTS "?codec=lossless", "objects are read whole"},
+        {"redis://127.0.0.1:1?layout=lmcache&model=m", "unknown parameter \"layout\""},
         {"redis://127.0.0.1:1?codec=zstd", "codec is 'zstd'; accepted are none and lossless"}};
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;
         struct tierce_engine *engine;
         char why[TIERCE_CONFIG_ERROR_BYTES];
@@ -601,7 +605,7 @@ START_TEST(encryption_that_is_not_possible_is_an_error)
         {{"encryption.key_file", "/missing/keys"}, "encryption.key_file: "},
         {{"encryption.key_command", "echo 1 2"}, "line 1: the key is not 64 hex digits"},
         {{"remote.encryption", "aes-256-gcm", "encryption.key_command", KEY_1, "remote.urls",
-          "redis://127.0.0.1:1?layout=lmcache&model=m"},
+          "plugin://" WHOLE_OBJECTS},
          "this store cannot hold encrypted chunks"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;
