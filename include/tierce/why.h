@@ -53,7 +53,8 @@ struct tierce_miss {
                                         all fields below */
     const char *policy;              /* EVICTED, EXPIRED: the tier's policy; else NULL */
     uint64_t when_s; /* wall clock: when the chunk was removed or rejected; else 0 */
-    int status;      /* NOT_WRITTEN, TIER_DOWN, DEADLINE: error of the tier; else 0 */
+    int status;      /* NOT_WRITTEN, TIER_DOWN, DEADLINE: error of the tier; EVICTED: TIERCE_E_SLOTS
+                        if only a slot was lacking; else 0 */
     /* NAMESPACE: canonical text of the other namespace, for tierce_namespace_diff with
      * tierce_view_namespace; NULL if the text is not known. */
     const char *twin;

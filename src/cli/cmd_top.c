@@ -21,6 +21,12 @@ const char *const tierce__cli_top_help[] = {
     "Shows the processes that have a cache: tiers, hits, rates. Without an argument it shows all\n"
     "processes of this user. On a terminal it refreshes the page until Ctrl-C.\n"
     "\n"
+    "A tier in state OUT is out of service after failures, until a probe of it succeeds. `slots` "
+    "is\n"
+    "the used share of the maximum number of chunks (memory.chunks, disk.chunks), and `full` that "
+    "of\n"
+    "the bytes.\n"
+    "\n"
     "  PID|SOCKET       one process: its id, or the path of its control socket\n"
     "  --interval SECONDS   time between two samples; default 2\n"
     "  --count N        number of samples; default: no limit on a terminal, else 1\n"
@@ -87,12 +93,13 @@ static void print_held(struct tierce__text tier)
 {
     char used[32], cap[32];
     if (tierce__json_get_bool(tier, "shared")) {
-        printf(" %9s %10s %10s %5s", "-", "-", "-", "-");
+        printf(" %9s %5s %10s %10s %5s", "-", "-", "-", "-", "-");
         return;
     }
     tierce__human_bytes(used, sizeof(used), (uint64_t)number(tier, "used_bytes"));
     tierce__human_bytes(cap, sizeof(cap), (uint64_t)number(tier, "cap_bytes"));
-    printf(" %9lld %10s %10s %4.0f%%", (long long)number(tier, "chunks"), used, cap,
+    printf(" %9lld %4.0f%% %10s %10s %4.0f%%", (long long)number(tier, "chunks"),
+           share(number(tier, "used_slots"), number(tier, "slots")), used, cap,
            share(number(tier, "used_bytes"), number(tier, "cap_bytes")));
 }
 
@@ -105,10 +112,14 @@ static void print_tier(struct tierce__text tier, struct tierce__text before, dou
     if (!tierce__json_get_bool(tier, "shared"))
         snprintf(evicted, sizeof(evicted), "%.1f/s", rate(tier, before, "evicted_chunks", seconds));
     printf("  %-8s %-7s", word(name, tier, "name"),
-           tierce__json_get_bool(tier, "in_service") ? "serves" : "LEFT");
+           tierce__json_get_bool(tier, "in_service") ? "serves" : "OUT");
     print_held(tier);
     printf(" %10s %10s/s %10s/s %10s %7lld\n", queued, read, put, evicted,
            (long long)number(tier, "errors"));
+    if (number(tier, "out_of_slots") > number(before, "out_of_slots"))
+        printf("  %-8s holds its maximum number of chunks, %lld: set %s.chunks to a larger value\n",
+               name, (long long)number(tier, "slots"),
+               strcmp(name, "disk") == 0 ? "disk" : "memory");
 }
 
 static void print_process(const char *socket, const struct tierce__json_doc *now,
@@ -145,8 +156,8 @@ static void print_process(const char *socket, const struct tierce__json_doc *now
            (long long)number(stats, "identity_failures"),
            (long long)number(stats, "device_failures"),
            (long long)number(stats, "deadline_failures"));
-    printf("  %-8s %-7s %9s %10s %10s %5s %10s %12s %12s %10s %7s\n", "tier", "state", "chunks",
-           "used", "cap", "full", "queued", "read", "written", "evicted", "errors");
+    printf("  %-8s %-7s %9s %5s %10s %10s %5s %10s %12s %12s %10s %7s\n", "tier", "state", "chunks",
+           "slots", "used", "cap", "full", "queued", "read", "written", "evicted", "errors");
     for (size_t i = 0; tier_of(now, i).length > 0; i++)
         print_tier(tier_of(now, i), tier_of(&before->status, i), seconds);
     printf("\n");

@@ -3,8 +3,10 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
+#include "store/disk/disk.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -208,6 +210,17 @@ int tierce__engine_config_check(const struct tierce_config *config,
         tierce__format_size(shown, sizeof(shown), bytes);
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s is %s; set it to 0, or to 1MiB or more",
                  params[sizes[i]].name, shown);
+        return TIERCE_E_CONFIG;
+    }
+    uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_DISK_CHUNKS);
+    uint32_t most =
+        tierce__disk_chunk_count_max(tierce__engine_number(config, TIERCE__ENGINE_DISK_SIZE));
+    if (chunks > most) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "disk.chunks is %" PRIu64
+                 ", but the index of a disk.size of %s has room for %" PRIu32
+                 " chunks; set disk.chunks to a smaller value, or disk.size to a larger one",
+                 chunks, tierce__config_canonical(config->values, TIERCE__ENGINE_DISK_SIZE), most);
         return TIERCE_E_CONFIG;
     }
     return 0;

@@ -6,6 +6,7 @@
 #include "engine/own_tiers.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -116,6 +117,7 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                    .size = sizeof(struct tierce__memory_opts),
                    .pool = engine->pool,
                    .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
+                   .slots = {"memory", "memory.chunks", engine->settings.memory_bytes},
                    .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
         tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_MEMORY,
@@ -126,6 +128,7 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
 }
 
 #define CODED_STAGING_BYTES (64u << 20)
+#define CHUNK_COUNT_MAX     (1u << 30)
 #define MEMORY_CODEC        "lossless"
 
 static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
@@ -145,12 +148,17 @@ static int open_coded_copies(struct tierce_engine *engine, struct tierce__tier *
                              const struct tierce_config *config, uint64_t bytes)
 {
     struct tierce__tier *copies;
+    double chunks = (double)tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS) *
+                    (double)bytes / (double)engine->settings.memory_bytes;
     int rc = tierce__copies_open(
-        &copies, &(struct tierce__copies_opts){
-                     .size = sizeof(struct tierce__copies_opts),
-                     .cap_bytes = bytes,
-                     .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
-                     .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
+        &copies,
+        &(struct tierce__copies_opts){
+            .size = sizeof(struct tierce__copies_opts),
+            .cap_bytes = bytes,
+            .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
+            .chunk_count_max = chunks < CHUNK_COUNT_MAX ? (uint32_t)ceil(chunks) : CHUNK_COUNT_MAX,
+            .slots = {"coded_memory", "memory.chunks", engine->settings.memory_bytes},
+            .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc < 0)
         return rc;
     rc = tierce__coded_tier_open(
@@ -291,6 +299,8 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         .policy = policy_of(config, TIERCE__ENGINE_DISK_POLICY),
         .namespaces = engine->namespaces,
         .pool = engine->pool,
+        .chunk_count_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_CHUNKS),
+        .slots = {"disk", "disk.chunks", tierce__engine_number(config, TIERCE__ENGINE_DISK_SIZE)},
         .io_depth = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_DEPTH),
         .queue_bytes = queue > 0 ? queue : engine->settings.memory_bytes / 4,
         .flush_interval_ms =

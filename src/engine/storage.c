@@ -369,6 +369,26 @@ size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct t
     return w.req.found;
 }
 
+uint64_t tierce__storage_slots(struct tierce_engine *engine)
+{
+    struct tierce__tier *memory = engine->levels[0].tier;
+    struct tierce__tier_stats stats;
+    memory->ops->stats(memory, &stats);
+    TIERCE_DASSERT(stats.slots > 0);
+    return stats.slots;
+}
+
+bool tierce__storage_lacks_slot(struct tierce_engine *engine, uint64_t bytes)
+{
+    struct tierce__tier *memory = engine->levels[0].tier;
+    struct tierce__tier_stats stats;
+    struct tierce__pool_stats pool;
+    memory->ops->stats(memory, &stats);
+    tierce__pool_stats(engine->pool, &pool);
+    TIERCE_DASSERT(stats.slots > 0 && pool.used_bytes <= pool.cap_bytes);
+    return stats.used_slots >= stats.slots && bytes <= pool.cap_bytes - pool.used_bytes;
+}
+
 struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                             const struct tierce__storage_chunk *chunk,
                                             const struct tierce__buf *before)

@@ -142,6 +142,11 @@ size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct t
                                     size_t count, struct tierce__buf **bufs, uint64_t bytes,
                                     size_t *leased);
 
+/* The maximum number of chunks in memory. */
+uint64_t tierce__storage_slots(struct tierce_engine *engine);
+/* Whether memory has bytes for a chunk, but holds its maximum number of chunks. */
+bool tierce__storage_lacks_slot(struct tierce_engine *engine, uint64_t bytes);
+
 /* A pool buffer for a chunk that will be published, evicting by policy; NULL when nothing can be
  * evicted. [in] before: the buffer of the chunk before it, or NULL. Does not wait. */
 struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,

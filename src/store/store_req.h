@@ -72,6 +72,7 @@ enum tierce__tier_left {
     TIERCE__LEFT_IDENTITY,   /* deleted, because its bytes were another chunk's */
     TIERCE__LEFT_VERSION,    /* hidden, because it is of another version of the format */
     TIERCE__LEFT_SUPERSEDED, /* deleted: replaced by a longer chunk that begins with it */
+    TIERCE__LEFT_NO_SLOT,    /* evicted, because the tier held its maximum number of chunks */
 };
 
 /* How a LOOKUP uses remembered answers. A tier with TIERCE__TIER_SHARED remembers answers for a

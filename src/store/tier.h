@@ -48,8 +48,11 @@ struct tierce__tier_stats {
     uint64_t get_chunks; /* GETs that were served */
     uint64_t get_bytes;
     uint64_t evicted_chunks;
-    uint64_t dropped_puts;        /* queue overflow */
-    uint64_t errors;              /* device errors */
+    uint64_t dropped_puts; /* queue overflow */
+    uint64_t errors;       /* device errors */
+    uint64_t slots;        /* maximum number of chunks; 0: unlimited */
+    uint64_t used_slots;   /* includes reserved ones */
+    uint64_t out_of_slots; /* evictions and rejections for lack of a slot, with bytes to spare */
     uint64_t written_bytes_today; /* device writes since midnight UTC, metadata included */
     bool full; /* the file system has no room up to the cap, so new chunks replace old ones in less
                   space; false again when the tier has grown */

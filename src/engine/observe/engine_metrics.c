@@ -106,6 +106,11 @@ static const struct tier_row {
     {"tier.evicted_chunks", "Chunks evicted.", offsetof(struct tierce__tier_stats, evicted_chunks),
      true, true},
     ROW("dropped_puts", dropped_puts, true, "Chunks not written because the queue was full."),
+    ROW("slots", slots, false, "Maximum number of chunks (memory.chunks, disk.chunks)."),
+    ROW("used_slots", used_slots, false, "Chunks that count against it, unfinished ones included."),
+    ROW("out_of_slots", out_of_slots, true,
+        "Times that chunks were evicted, or a chunk rejected, for their number and not their "
+        "bytes."),
     ROW("errors", errors, true, "Errors of the device."),
     ROW("connections", connections, false, "Connections to a remote store."),
     ROW("connects", connects, true, "Connections made to a remote store."),

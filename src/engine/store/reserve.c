@@ -327,16 +327,21 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
 {
     const struct tierce__settings *settings = &r->engine->settings;
     TIERCE_DASSERT(held <= r->keys.count);
-    uint64_t most = (r->keys.count - held) * r->view->full.extent.object_bytes;
+    const struct tierce__shape *shape = &r->view->full;
+    size_t missing = r->keys.count - held;
+    uint64_t most = missing * shape->extent.object_bytes;
+    bool fits = most <= settings->memory_bytes && missing <= tierce__storage_slots(r->engine);
     size_t index = try_reserve(r, chain, held);
     uint64_t deadline_ns = deadline_of(r);
-    if (index < r->keys.count && deadline_ns > 0 && most <= settings->memory_bytes)
+    if (index < r->keys.count && deadline_ns > 0 && fits)
         index = wait_for_room(r, chain, deadline_ns);
     tierce__count(r->engine, TIERCE__STAT_stores_shared, (int64_t)r->shared);
     if (r->room_wait != NULL)
         r->room_wait->is_full = index < r->keys.count;
     if (index < r->keys.count && !is_deferred(r))
-        skip(r, index, TIERCE_E_FULL);
+        skip(r, index,
+             tierce__storage_lacks_slot(r->engine, shape->extent.object_bytes) ? TIERCE_E_SLOTS
+                                                                               : TIERCE_E_FULL);
 }
 
 /* A store that offers chunks already held counts as a use of them. This is done before memory is

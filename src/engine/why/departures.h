@@ -22,7 +22,7 @@ struct tierce__departures;
 
 struct tierce__departure {
     uint32_t when_s; /* wall clock */
-    int16_t status;  /* of a rejection; else 0 */
+    int16_t status;  /* of a rejection, or TIERCE_E_SLOTS of an eviction; else 0 */
     uint8_t level;
     uint8_t reason; /* enum tierce_miss_reason, not NONE */
 };

@@ -53,6 +53,7 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
     case TIERCE__LEFT_SUPERSEDED:
         return TIERCE_MISS_DELETED;
     case TIERCE__LEFT_EVICTED:
+    case TIERCE__LEFT_NO_SLOT:
         return TIERCE_MISS_EVICTED;
     case TIERCE__LEFT_EXPIRED:
         return TIERCE_MISS_EXPIRED;
@@ -90,7 +91,8 @@ void tierce__why_note(struct tierce_engine *engine, size_t level,
     if (event->admitted || event->left == TIERCE__LEFT_SUPERSEDED)
         tierce__departures_forget(engine->departures, tierce__key_spread(event->key));
     else
-        note(engine, level, event->key, tierce__why_left(event->left), 0);
+        note(engine, level, event->key, tierce__why_left(event->left),
+             event->left == TIERCE__LEFT_NO_SLOT ? TIERCE_E_SLOTS : 0);
 }
 
 void tierce__why_refused(struct tierce_engine *engine, size_t level, const struct tierce__key *key,

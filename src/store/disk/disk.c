@@ -359,7 +359,7 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     out->rejects = d->journal_error != 0;
     out->used_bytes = tierce__space_used(d->space) - tierce__disk_blocked(d) + d->journal_bytes +
                       d->text_bytes + TIERCE__JOURNAL_PAGE; /* the mark */
-    out->cap_bytes = d->cap_bytes;
+    out->used_slots = tierce__index_count(d->table.index);
     TIERCE_DASSERT(out->used_bytes <= out->cap_bytes);
     TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
     TIERCE_DASSERT((d->queued_put_bytes == 0) == tierce__list_empty(&d->puts));

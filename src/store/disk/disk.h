@@ -5,7 +5,7 @@
 #include "base/vfs/vfs.h"
 #include "core/key/namespaces.h"
 #include "core/policy/policy.h"
-#include "store/tier.h"
+#include "store/slots.h"
 
 /*
  * The disk tier: one preallocated data file, one journal that is its index, nothing per chunk.
@@ -28,7 +28,8 @@ struct tierce__disk_opts {
     struct tierce__pool *pool;             /* whose memory is registered; NULL for none */
     struct tierce__vfs *vfs;  /* [transfer, on success only]; NULL: tierce__vfs_create */
     uint32_t chunk_count_max; /* 0: cap_bytes / 256 KiB, at least 4096 */
-    uint32_t io_depth;        /* transfers in flight, at most 64; 0: 16 */
+    struct tierce__slots_opts slots;
+    uint32_t io_depth; /* transfers in flight, at most 64; 0: 16 */
     uint32_t io_bytes; /* a transfer's size, an eighth more where that spares a small one; multiple
                           of 4096; 0: 1 MiB */
     uint64_t queue_bytes;       /* maximum of waiting puts; further puts are dropped; 0: 1/4 cap, at
@@ -54,6 +55,10 @@ struct tierce__disk_opts {
  */
 TIERCE_MUSTUSE int tierce__disk_open(struct tierce__tier **out,
                                      const struct tierce__disk_opts *opts);
+
+/* The largest chunk_count_max for a store of so many bytes: the index of more chunks would take
+ * more than half of it. */
+uint32_t tierce__disk_chunk_count_max(uint64_t cap_bytes);
 
 /* One chunk of a store folder, for inspection. */
 struct tierce__disk_entry {

@@ -330,8 +330,22 @@ static void evict_ahead(struct tierce__disk *d)
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(tierce__space_used(d->space) <= d->data_cap);
     uint64_t left = d->data_cap - tierce__space_used(d->space);
-    if (left < tierce__disk_evict_batch(d) / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
+    if (left < tierce__disk_evict_batch(d) / 2 && d->limbo_bytes == 0 &&
+        tierce__disk_evict(d, 0, TIERCE__LEFT_EVICTED))
         tierce__disk_want_commit(d, true);
+}
+
+/* Why the full index has no place for a put: `bytes` are lacking too, or only a slot, which is
+ * counted. */
+static enum tierce__tier_left note_full(struct tierce__disk *d, uint64_t bytes)
+{
+    uint64_t used = tierce__space_used(d->space);
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(used <= d->data_cap && used >= tierce__disk_blocked(d));
+    if (bytes > d->data_cap - used)
+        return TIERCE__LEFT_EVICTED;
+    tierce__slots_note(&d->slots, &d->slots_news, &d->stats, used - tierce__disk_blocked(d));
+    return TIERCE__LEFT_NO_SLOT;
 }
 
 /* Finds space for a put. Nothing is evicted for a put that recodes. Errors: TIERCE_E_MISS (not now:
@@ -350,9 +364,11 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes, 
     if (rc == TIERCE_E_FULL) {
         if (blocked > 0)
             tierce__disk_want_growth(d, d->allocated);
+        enum tierce__tier_left left = full ? note_full(d, bytes) : TIERCE__LEFT_EVICTED;
         /* The space in limbo may suffice, or may be too scattered: wait for it first. Limbo holds
          * no free slots. */
-        bool some = (!full && d->limbo_bytes >= bytes) || (is_new && tierce__disk_evict(d, bytes));
+        bool some =
+            (!full && d->limbo_bytes >= bytes) || (is_new && tierce__disk_evict(d, bytes, left));
         if (some && full)
             return find_space(d, offset, bytes, is_new); /* a slot is free at once */
         if (!some && !(is_new && tierce__disk_will_free(d)))
@@ -687,9 +703,12 @@ void *tierce__disk_io_main(void *arg)
         uint64_t deadline = d->next_deadline, room = d->allocated;
         bool tells_full = d->full_is_untold;
         d->full_is_untold = false;
+        struct tierce__slots_news news = d->slots_news;
+        d->slots_news.is_due = false;
         tierce__lock_drop(&d->lock);
         if (tells_full)
             tierce__disk_tell_full(d, room);
+        tierce__slots_log(&d->slots, &news);
         submit_batch(d, &batch);
         free_spent(d, &spent);
         tierce__disk_answer(&finished);

@@ -56,6 +56,19 @@ static uint64_t at_most(uint64_t value, uint64_t bound)
     return value < bound ? value : bound;
 }
 
+uint32_t tierce__disk_chunk_count_max(uint64_t cap_bytes)
+{
+    uint32_t fits = 0, next = CHUNK_COUNT_MAX;
+    while (next > fits) { /* the reserve grows with the number */
+        uint32_t middle = next - (next - fits) / 2;
+        if (reserve(cap_bytes, middle) <= cap_bytes / 2)
+            fits = middle;
+        else
+            next = middle - 1;
+    }
+    return fits;
+}
+
 static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
     uint64_t cap = opts->cap_bytes;
@@ -66,10 +79,13 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
         while (count > 16 && reserve(cap, (uint32_t)count) > cap / 8)
             count /= 2;
     }
-    if (count > CHUNK_COUNT_MAX || reserve(cap, (uint32_t)count) > cap / 2)
+    if (count > tierce__disk_chunk_count_max(cap))
         return TIERCE_E_ARGUMENT;
     d->cap_bytes = cap;
     d->chunk_count_max = (uint32_t)count;
+    d->stats.slots = count;
+    d->stats.cap_bytes = cap;
+    d->slots.opts = opts->slots;
     d->data_cap = (cap - reserve(cap, d->chunk_count_max)) & ~(uint64_t)(PAGE - 1);
     d->blocked_from = d->data_cap;
     d->journal_pages_max = tierce__journal_pages_max(d->chunk_count_max);

@@ -121,6 +121,8 @@ struct tierce__disk {
     uint64_t evict_bytes; /* minimum of an eviction, so that its syncs are shared */
     uint64_t grow_bytes;
     uint32_t chunk_count_max;
+    struct tierce__slots slots;
+    struct tierce__slots_news slots_news; /* for the I/O thread to log */
     uint32_t io_depth;
     uint32_t io_bytes;
     uint32_t flush_interval_ms;
@@ -276,9 +278,9 @@ bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__
 void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
  * whether anything was. */
-bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
+bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes, enum tierce__tier_left left);
 /* Evicts a durable chunk without reads in flight; false if limbo has no room for it. */
-bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot);
+bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left);
 /* Drops a chunk that is not durable yet, without reads in flight; false if limbo has no room for
  * it. The caller lets the next flush report it (unsaid_loss). */
 bool tierce__disk_drop_slot(struct tierce__disk *d, uint32_t slot);

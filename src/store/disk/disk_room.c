@@ -295,7 +295,8 @@ static uint64_t empty_beyond(struct tierce__disk *d, uint64_t end)
         if (!tierce__index_has(d->table.index, slot) || c->doomed || last <= end)
             continue;
         bool is_evicted = is_durable(c);
-        if (!(is_evicted ? tierce__disk_evict_slot(d, slot) : tierce__disk_drop_slot(d, slot)))
+        if (!(is_evicted ? tierce__disk_evict_slot(d, slot, TIERCE__LEFT_EVICTED)
+                         : tierce__disk_drop_slot(d, slot)))
             end = last;
         else if (!is_evicted)
             d->unsaid_loss = -ENOSPC;

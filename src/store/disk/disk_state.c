@@ -377,7 +377,8 @@ void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_DASSERT(slot < d->table.slot_count);
-    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
+    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED ||
+                   left == TIERCE__LEFT_NO_SLOT;
     TIERCE_ASSERT(tierce__disk_is_visible(d, slot));
     if (!c->hidden)
         tell(d, slot, false, left);
@@ -571,7 +572,7 @@ static void doom_and_remove(struct tierce__disk *d, uint32_t slot, enum tierce__
     TIERCE_ASSERT(removed);
 }
 
-bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
+bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left)
 {
     tierce__lock_assert_held(&d->lock);
     TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
@@ -580,7 +581,7 @@ bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
     if (!limbo_has_room(d))
         return false;
     d->stats.evicted_chunks++;
-    doom_and_remove(d, slot, TIERCE__LEFT_EVICTED);
+    doom_and_remove(d, slot, left);
     return true;
 }
 
@@ -600,7 +601,7 @@ bool tierce__disk_drop_slot(struct tierce__disk *d, uint32_t slot)
     return true;
 }
 
-bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
+bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes, enum tierce__tier_left left)
 {
     tierce__lock_assert_held(&d->lock);
     uint64_t batch = tierce__disk_evict_batch(d);
@@ -613,7 +614,7 @@ bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         TIERCE_DASSERT(slot < d->table.slot_count);
         freed += d->table.chunks[slot].object_bytes;
-        bool evicted = tierce__disk_evict_slot(d, slot);
+        bool evicted = tierce__disk_evict_slot(d, slot, left);
         TIERCE_ASSERT(evicted);
     }
     return freed > 0;

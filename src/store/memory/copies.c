@@ -360,6 +360,7 @@ int tierce__copies_open(struct tierce__tier **out, const struct tierce__copies_o
             &c->memory, &(struct tierce__memory_opts){.size = sizeof(struct tierce__memory_opts),
                                                       .pool = c->pool,
                                                       .policy = opts->policy,
+                                                      .slots = opts->slots,
                                                       .seed = opts->seed,
                                                       .ttl_ms = opts->ttl_ms});
     if (rc < 0) {

@@ -3,7 +3,7 @@
 #define TIERCE_STORE_COPIES_H
 
 #include "core/policy/policy.h"
-#include "store/tier.h"
+#include "store/slots.h"
 
 /*
  * A slower tier in memory. It has a separate pool, holds a copy of each chunk there, and lends
@@ -22,6 +22,7 @@ struct tierce__copies_opts {
     uint64_t cap_bytes; /* hard cap over the copies, rounding included; >= 1 MiB */
     const struct tierce__policy_ops *policy;
     uint32_t chunk_count_max; /* 0: one for every 64 KiB, at least 1024 */
+    struct tierce__slots_opts slots;
     uint64_t seed;
     uint64_t ttl_ms; /* as of a memory tier */
     bool no_touch;   /* as of a pool */

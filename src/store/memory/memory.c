@@ -61,6 +61,8 @@ struct memory {
     tierce__tier_watch_fn *watch;
     void *watch_arg;
     bool closed;
+    struct tierce__slots slots;
+    struct tierce__slots_news news; /* for the caller to log */
     struct tierce__tier_stats stats;
 };
 
@@ -78,8 +80,11 @@ static struct memory *enter(struct tierce__tier *tier)
 /* The last access of a call to the tier. */
 static void leave(struct memory *memory)
 {
+    struct tierce__slots_news news = memory->news;
     TIERCE_DASSERT(atomic_load(&memory->inside) > 0);
+    memory->news.is_due = false;
     tierce__lock_drop(&memory->lock);
+    tierce__slots_log(&memory->slots, &news);
     atomic_fetch_sub(&memory->inside, 1);
 }
 
@@ -217,7 +222,8 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
     struct tierce__buf *buf = buf_of(memory, slot);
     tierce__lock_assert_held(&memory->lock);
     bool reserved = !tierce__index_has(memory->index, slot);
-    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
+    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED ||
+                   left == TIERCE__LEFT_NO_SLOT;
     TIERCE_DASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == slot + 1);
     if (!reserved && memory->watch != NULL && !memory->closed)
         tell_left(memory, slot, left);
@@ -255,7 +261,6 @@ static bool is_lent(struct memory *memory, uint32_t slot)
 static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
     tierce__lock_assert_held(&memory->lock);
-    TIERCE_DASSERT(left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED);
     struct tierce__buf *buf = take_entry(memory, slot, left);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
     memory->stats.evicted_chunks++;
@@ -266,15 +271,30 @@ static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__ti
     return freed;
 }
 
+/* Why there is no room for `bytes`: for lack of bytes, or only of a slot, which is counted. */
+static enum tierce__tier_left note_lack(struct memory *memory, uint64_t bytes)
+{
+    struct tierce__pool_stats pool;
+    tierce__lock_assert_held(&memory->lock);
+    tierce__pool_stats(memory->pool, &pool);
+    bool is_full =
+        pool.bufs == pool.buf_count_max || tierce__index_count(memory->index) == memory->slot_count;
+    bool fits = bytes <= pool.cap_bytes - pool.used_bytes; /* all in pages */
+    if (!is_full || !fits)
+        return TIERCE__LEFT_EVICTED;
+    tierce__slots_note(&memory->slots, &memory->news, &memory->stats, pool.used_bytes);
+    return TIERCE__LEFT_NO_SLOT;
+}
+
 /* Evicts one entry by policy and returns the bytes it freed, 0 if there is none to evict. */
-static uint64_t evict_one(struct memory *memory)
+static uint64_t evict_one(struct memory *memory, enum tierce__tier_left left)
 {
     uint32_t slot;
     tierce__lock_assert_held(&memory->lock);
     while (memory->policy->ops->victim(memory->policy, policy_now(memory), &slot)) {
         TIERCE_DASSERT(slot < memory->slot_count);
         if (!is_lent(memory, slot))
-            return evict_slot(memory, slot, TIERCE__LEFT_EVICTED);
+            return evict_slot(memory, slot, left);
     }
     return 0;
 }
@@ -421,7 +441,8 @@ static int run_put(struct memory *memory, struct tierce__store_req *req,
     if (slot == TIERCE__NO_SLOT) {
         struct tierce__policy_entry entry = entry_of(memory, &req->keys[0], req->buf->bytes);
         tierce__policy_expect(memory->policy, &entry);
-        if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
+        if (tierce__index_count(memory->index) == memory->slot_count &&
+            evict_one(memory, note_lack(memory, 0)) == 0)
             return TIERCE_E_FULL;
         if (req->parent != NULL)
             entry.parent = tierce__index_find(memory->index, req->parent);
@@ -580,7 +601,7 @@ static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierc
         int rc = full ? TIERCE_E_FULL : tierce__pool_alloc(memory->pool, &buf, what->bytes);
         if (rc == 0)
             break;
-        if (rc != TIERCE_E_FULL || evict_one(memory) == 0)
+        if (rc != TIERCE_E_FULL || evict_one(memory, note_lack(memory, what->bytes)) == 0)
             return NULL;
     }
     entry.parent = find_parent(memory, what); /* now, as it may have been evicted */
@@ -608,7 +629,7 @@ static uint64_t memory_evict(struct tierce__tier *tier, uint64_t bytes)
     struct memory *memory = enter(tier);
     uint64_t freed = 0;
     while (!memory->closed && freed < bytes) {
-        uint64_t more = evict_one(memory);
+        uint64_t more = evict_one(memory, note_lack(memory, bytes - freed));
         if (more == 0)
             break;
         freed += more;
@@ -620,7 +641,12 @@ static uint64_t memory_evict(struct tierce__tier *tier, uint64_t bytes)
 static void memory_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
 {
     struct memory *memory = enter(tier);
+    struct tierce__pool_stats pool;
+    tierce__pool_stats(memory->pool, &pool);
     *out = memory->stats;
+    /* Buffers of removed entries count as long as others hold them. */
+    out->used_slots =
+        memory->slot_count < pool.buf_count_max ? tierce__index_count(memory->index) : pool.bufs;
     TIERCE_DASSERT(out->chunks <= memory->slot_count && out->used_bytes <= out->cap_bytes);
     TIERCE_DASSERT((out->chunks == 0) == (out->used_bytes == 0));
     leave(memory);
@@ -711,6 +737,7 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     TIERCE_DASSERT(slots > 0);
     memory->slot_count = slots;
     memory->stats.cap_bytes = pool.cap_bytes;
+    memory->stats.slots = slots < pool.buf_count_max ? slots : pool.buf_count_max;
     memory->notes = tierce__calloc(slots, sizeof(*memory->notes));
     memory->fresh = tierce__calloc(slots, sizeof(*memory->fresh));
     if (memory->notes == NULL || memory->fresh == NULL)
@@ -741,6 +768,7 @@ int tierce__memory_open(struct tierce__tier **out, const struct tierce__memory_o
     memory->base.ops = &memory_ops;
     memory->magic = MEMORY_MAGIC;
     memory->pool = opts->pool;
+    memory->slots.opts = opts->slots;
     tierce__lock_init(&memory->lock, TIERCE__LOCK_MEMORY);
     int rc = create_parts(memory, opts);
     if (rc < 0) {

@@ -3,6 +3,7 @@
 #define TIERCE_TIER_MEMORY_H
 
 #include "core/policy/policy.h"
+#include "store/slots.h"
 #include "store/tier.h"
 
 /*
@@ -26,6 +27,7 @@ struct tierce__memory_opts {
     struct tierce__pool *pool; /* [borrow until close] */
     const struct tierce__policy_ops *policy;
     uint32_t chunk_count_max; /* 0: as many as the pool has buffers */
+    struct tierce__slots_opts slots;
     uint64_t seed;
     uint64_t ttl_ms; /* for a policy that expires: the next request drops expired entries */
 };

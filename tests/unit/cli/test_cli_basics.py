@@ -112,6 +112,9 @@ class Config(CliCase):
         self.check(2, "config", "--remote.encryption=aes-256-gcm", err=["config: remote.encryption requires encryption.key_file or"])
         self.check(2, "config", "--encryption.key_file=/k", "--encryption.key_command=k", err=["are both set; remove one"])
         self.check(2, "config", "--disk.gpu_direct=1KiB", err=["disk.gpu_direct is 1KiB; set it to 0, or to 1MiB or more"])
+        self.check(0, "config", "--disk.size=16MiB", "--disk.chunks=4096")
+        self.check(2, "config", "--disk.size=16MiB", "--disk.chunks=1000000",
+                   err=["disk.chunks is 1000000, but the index of a disk.size of 16MiB has room for"])
         self.check(2, "config", "--codec.lossy=int8", err=["codec.lossy requires codec.quality"])
         self.check(0, "config", "--codec.lossy=int8", "--codec.quality=/q", "--disk.encryption=aes-256-gcm", "--encryption.key_file=/k")
         self.check(2, "config", "--memory.size", err=["requires a value"])

@@ -37,8 +37,17 @@ class Top(KeeperCase):
         self.keep(f"remote.urls=file://{self.folder}/shared")
         shown = self.check(0, "top", env=self.env)
         (row,) = [line.split() for line in shown.stdout.splitlines() if line.startswith("  file ")]
-        self.assertEqual(row[1:6], ["serves", "-", "-", "-", "-"])
+        self.assertEqual(row[1:7], ["serves", "-", "-", "-", "-", "-"])
         self.assertEqual(row[-2], "-")
+
+    def test_a_lack_of_slots_is_shown(self):
+        self.keep("memory.chunks=1")
+        shown = self.check(0, "top", env=self.env,
+                           out=["holds its maximum number of chunks, 1: set memory.chunks to a larger value"])
+        (row,) = [line.split() for line in shown.stdout.splitlines() if line.startswith("  memory   serves")]
+        self.assertEqual(row[2:4], ["1", "100%"])
+        (memory,) = json.loads(self.check(0, "top", "--json", env=self.env).stdout)["tiers"]
+        self.assertEqual((memory["slots"], memory["used_slots"], memory["out_of_slots"]), (1, 1, 1))
 
     def test_memory_only_is_said(self):
         self.keep("disk.path=/proc/none")

@@ -96,9 +96,10 @@ class Why(CliCase):
         pid, _ = self.keep("memory.chunks=1")
         answer = self.ask(1, str(pid), "--tokens", self.tokens((0, 128)))
         self.assertEqual((answer["reason"], answer["tier"], answer["status"]),
-                         ("not_written", "memory", "TIERCE_E_FULL"))
+                         ("not_written", "memory", "TIERCE_E_SLOTS"))
         self.assertGreater(answer["when_s"], 1700000000)
         self.assertIn("tier       memory\nwhen       20", answer["text"])
+        self.assertIn("status     the tier held its maximum number of chunks (memory.chunks, disk.chunks)", answer["text"])
 
     def test_a_folder_is_asked(self):
         _, keeper = self.keep()

@@ -223,6 +223,19 @@ START_TEST(events_name_the_tier)
 }
 END_TEST
 
+/* As many for each byte, so that the number that fits memory also fits the copies. */
+START_TEST(memory_chunks_is_also_that_of_the_copies)
+{
+    fx_open(&fx, false,
+            (const char *const[]){"memory.coded_size", "6MiB", "memory.size", "4MiB",
+                                  "memory.chunks", "101", NULL});
+    ck_assert_uint_eq(tier_stats(0).slots, 101);
+    ck_assert_uint_eq(tier_stats(1).slots, 152);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* The message names the parameter. */
 START_TEST(too_little_memory_is_an_error)
 {
@@ -237,7 +250,8 @@ START_TEST(too_little_memory_is_an_error)
 END_TEST
 
 CHECK_MAIN("engine_coded_memory", .seconds = 60, .at_once = true, .setup = name_blocks,
-           .tests = {chunks_outlast_their_eviction, codec_threads_are_not_bound_with_their_starter,
+           .tests = {chunks_outlast_their_eviction, memory_chunks_is_also_that_of_the_copies,
+                     codec_threads_are_not_bound_with_their_starter,
                      a_clear_of_memory_is_one_of_both, a_disk_comes_after_it,
                      too_little_memory_is_an_error},
            .loops = {{events_name_the_tier, 0, 2}})

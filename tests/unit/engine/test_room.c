@@ -229,6 +229,23 @@ START_TEST(what_never_fits_is_not_waited_for)
 }
 END_TEST
 
+/* Bytes for it are there, but not slots. */
+START_TEST(more_chunks_than_slots_are_not_waited_for)
+{
+    fx_open(&fx, false,
+            (const char *const[]){"memory.size", "1MiB", "memory.chunks", "8", "timeout.store",
+                                  "1h", NULL});
+    for (int32_t b = 0; b < (int32_t)FX_BLOCKS; b++)
+        ids[b] = b;
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, ids);
+    ck_assert_int_eq(tierce_store(fx.view, &what), 8 * FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(fx_stats(&fx).stores_waited, 0);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 /* Those that wait take their turns: each in the end has what it wanted, none a part of it. */
 START_TEST(many_wait_in_turns)
 {
@@ -271,5 +288,5 @@ CHECK_MAIN("room", .seconds = 60,
            .tests = {two_that_do_not_fit_together_both_end, an_abort_wakes, an_unpin_wakes,
                      the_end_of_a_load_wakes, a_clear_and_a_closed_view_wake,
                      the_deadline_is_kept_and_what_fits_is_stored, nothing_waits_by_default,
-                     what_never_fits_is_not_waited_for, many_wait_in_turns,
-                     FX_EMBEDDED(close_while_one_waits)})
+                     what_never_fits_is_not_waited_for, more_chunks_than_slots_are_not_waited_for,
+                     many_wait_in_turns, FX_EMBEDDED(close_while_one_waits)})

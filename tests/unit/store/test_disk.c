@@ -264,8 +264,17 @@ START_TEST(fewer_slots_evict_the_oldest)
             ck_assert_int_eq(store_get(&s, n, 0, 0), n < 150 ? TIERCE_E_MISS : 0);
         store_close(&s);
     }
+    record_log(TIERCE_LOG_WARN);
+    opts.slots = (struct tierce__slots_opts){"disk", "disk.chunks", opts.cap_bytes};
     open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).slots, 50);
+    ck_assert_uint_eq(store_stats(&s).used_slots, 50);
     ck_assert_int_eq(store_put(&s, 500), 0); /* full of slots, not of bytes */
+    ck_assert_uint_eq(store_stats(&s).out_of_slots, 1);
+    ck_assert_int_eq(store_put(&s, 501), 0);
+    ck_assert_uint_eq(store_stats(&s).out_of_slots, 2);
+    ck_assert_uint_eq(recorded_with("tier_out_of_slots", "tier=disk setting=disk.chunks slots=50"),
+                      1);
     ck_assert_uint_eq(store_stats(&s).chunks, 50);
     ck_assert(!store_has(&s, 150));
 }

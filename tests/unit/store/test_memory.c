@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "log_record.h"
 #include "test_random.h"
 #include "store/memory/memory.h"
 
@@ -28,7 +29,8 @@ static int open_on(struct tierce__tier **out, struct tierce__pool *on, uint32_t 
     struct tierce__memory_opts opts = {.size = sizeof(opts),
                                        .pool = on,
                                        .policy = tierce__policy_find("lru"),
-                                       .chunk_count_max = chunks};
+                                       .chunk_count_max = chunks,
+                                       .slots = {"memory", "memory.chunks", MIB}};
     return tierce__memory_open(out, &opts);
 }
 
@@ -140,6 +142,63 @@ START_TEST(a_full_index_evicts_one_or_refuses)
     ck_assert_int_eq(put(4), 0);
     ck_assert(has(2) && !has(3) && has(4));
     tierce__buf_release(two);
+    end();
+}
+END_TEST
+
+static struct tierce__tier_stats stats(void)
+{
+    struct tierce__tier_stats s;
+    tier->ops->stats(tier, &s);
+    return s;
+}
+
+static void note_left(void *arg, const struct tierce__tier_event *event)
+{
+    if (!event->admitted)
+        *(enum tierce__tier_left *)arg = event->left;
+}
+
+/* 64 KiB of 1 MiB are used at each slot: the log names the setting and the number that fits. */
+START_TEST(a_lack_of_slots_is_told)
+{
+    enum tierce__tier_left left = TIERCE__LEFT_DELETED;
+    record_log(TIERCE_LOG_WARN);
+    start(2);
+    tier->ops->watch(tier, note_left, &left);
+    ck_assert_int_eq(put(1), 0);
+    ck_assert_int_eq(put(2), 0);
+    ck_assert_uint_eq(stats().slots, 2);
+    ck_assert_uint_eq(stats().used_slots, 2);
+    ck_assert_uint_eq(stats().out_of_slots, 0);
+    ck_assert_int_eq(put(3), 0);
+    ck_assert_int_eq(left, TIERCE__LEFT_NO_SLOT);
+    ck_assert_uint_eq(stats().out_of_slots, 1);
+    struct tierce__buf *two = get(2), *three = get(3);
+    ck_assert_int_eq(put(4), TIERCE_E_FULL);
+    ck_assert_uint_eq(stats().out_of_slots, 2);
+    ck_assert_uint_eq(recorded("tier_out_of_slots"), 1); /* in this minute */
+    ck_assert_uint_eq(
+        recorded_with("tier_out_of_slots", "tier=memory setting=memory.chunks slots=2"), 1);
+    tierce__buf_release(two);
+    tierce__buf_release(three);
+    end();
+}
+END_TEST
+
+/* An eviction for bytes is none for slots. */
+START_TEST(a_lack_of_bytes_is_no_lack_of_slots)
+{
+    enum tierce__tier_left left = TIERCE__LEFT_DELETED;
+    record_log(TIERCE_LOG_WARN);
+    start(0);
+    tier->ops->watch(tier, note_left, &left);
+    for (uint64_t n = 0; n < MIB / BYTES; n++)
+        ck_assert_int_eq(put(n), 0);
+    ck_assert_uint_eq(tier->ops->evict(tier, BYTES), BYTES);
+    ck_assert_int_eq(left, TIERCE__LEFT_EVICTED);
+    ck_assert_uint_eq(stats().out_of_slots, 0);
+    ck_assert_uint_eq(recorded("tier_out_of_slots"), 0);
     end();
 }
 END_TEST
@@ -549,7 +608,8 @@ int main(void)
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
     return CHECK_RUN("memory", .seconds = 30,
-                     .tests = {a_full_index_evicts_one_or_refuses, leases_and_pins_are_not_evicted,
+                     .tests = {a_full_index_evicts_one_or_refuses, a_lack_of_slots_is_told,
+                               a_lack_of_bytes_is_no_lack_of_slots, leases_and_pins_are_not_evicted,
                                what_a_lookup_lent_is_evicted_when_it_is_back,
                                what_a_lookup_touches_is_evicted_last, what_has_expired_is_a_miss,
                                leases_outlive_the_tier, a_put_may_take_the_place_of_what_is_there,
