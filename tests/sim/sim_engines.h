@@ -78,7 +78,7 @@ struct sim_engine {
     size_t number;
     bool is_killed;            /* its disk and its network are gone */
     bool is_cleared;           /* its last life has ended so, durably */
-    bool loses;                /* chunks may leave the disk: it is small, or has faults */
+    bool loses;                /* chunks may have left the disk, for its faults */
     uint64_t clears;           /* that have begun or ended */
     uint64_t durable[PROMPTS]; /* leading blocks of the whole prompt */
     struct sim_calls calls;
@@ -230,7 +230,6 @@ static void engine_open(struct sim_engine *e)
     int rc = tierce_view_open(&e->view, e->engine, &ns, &(struct tierce_shard){0, 1, 0, 1});
     REQUIRE(rc == 0, "view: %d", rc);
     e->is_killed = sim_net.is_gone[e->number] = false;
-    e->loses = sim.small_disk;
     e->calls = (struct sim_calls){0};
 }
 
