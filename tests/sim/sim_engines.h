@@ -80,15 +80,25 @@ struct sim_engine {
     bool is_cleared;           /* its last life has ended so, durably */
     bool loses;                /* chunks may have left the disk, for its faults */
     uint64_t clears;           /* that have begun or ended */
+    bool is_clearing;          /* one whose effect is followed; see versions */
     uint64_t durable[PROMPTS]; /* leading blocks of the whole prompt */
     struct sim_calls calls;
+};
+
+/* Bits: versions of a block that stores of an engine have begun to write. */
+struct versions {
+    uint64_t ever;
+    uint64_t may;   /* but for those that a clear has removed: what loads that begin now may find */
+    uint64_t young; /* since the clear began that is being followed */
 };
 
 static struct {
     struct sim_engine engines[SIM_ENGINES];
     size_t count;
     bool has_remote;
-    uint64_t may[PROMPTS][LONGEST]; /* bits: the versions; shared blocks are those of the first */
+    /* Engines with remote stores have all in common. Shared blocks are those of the first prompt.
+     */
+    struct versions versions[SIM_ENGINES][PROMPTS][LONGEST];
     uint64_t next_version;
     bool small_disk, flips;
 } sim;
@@ -98,9 +108,50 @@ static uint32_t prompt_seed(size_t prompt)
     return (uint32_t)(1000 * (prompt / FAMILIES + 1) + prompt % FAMILIES + 1);
 }
 
-static uint64_t *sim_versions(size_t prompt, size_t block)
+static struct versions *versions_of(const struct sim_engine *e, size_t prompt, size_t block)
 {
-    return &sim.may[block < SHARED ? prompt % FAMILIES : prompt][block];
+    return &sim.versions[sim.has_remote ? 0 : e->number]
+                        [block < SHARED ? prompt % FAMILIES : prompt][block];
+}
+
+static void versions_add(const struct sim_engine *e, size_t prompt, size_t block, uint8_t version)
+{
+    struct versions *v = versions_of(e, prompt, block);
+    uint64_t bit = UINT64_C(1) << version;
+    v->ever |= bit;
+    v->may |= bit;
+    v->young |= bit;
+}
+
+/* A clear of memory and disk begins: what was stored before is gone when it has ended, unless there
+ * are remote stores. Nothing is noted while another one is being followed. */
+static bool versions_clear_begin(struct sim_engine *e)
+{
+    if (sim.has_remote || e->is_clearing)
+        return false;
+    e->is_clearing = true;
+    for (size_t p = 0; p < PROMPTS; p++)
+        for (size_t b = 0; b < LONGEST; b++)
+            sim.versions[e->number][p][b].young = 0;
+    return true;
+}
+
+static void versions_clear_end(struct sim_engine *e, bool has_cleared)
+{
+    e->is_clearing = false;
+    for (size_t p = 0; p < PROMPTS && has_cleared; p++)
+        for (size_t b = 0; b < LONGEST; b++)
+            sim.versions[e->number][p][b].may = sim.versions[e->number][p][b].young;
+}
+
+/* What was cleared may come back with the next life, unless a flush has followed. */
+static void versions_return(struct sim_engine *e)
+{
+    for (size_t p = 0; p < PROMPTS; p++)
+        for (size_t b = 0; b < LONGEST; b++) {
+            struct versions *v = &sim.versions[sim.has_remote ? 0 : e->number][p][b];
+            v->may = v->ever = e->is_cleared && !sim.has_remote ? 0 : v->ever;
+        }
 }
 
 static struct tierce_chain *sim_chain(const struct sim_engine *e, size_t prompt, size_t blocks)
@@ -158,19 +209,20 @@ static void memory_fill(const struct sim_memory *m, const struct tierce_chain *c
 
 /* Whether a block holds a version that it may have, whole, and nothing behind its cells. */
 static void memory_check(const struct sim_memory *m, const struct tierce_chain *chain,
-                         size_t prompt, size_t block)
+                         const struct versions *versions, bool was_cleared, size_t block)
 {
     uint8_t version = cell_of(m, block, 0)[0] ^ fx_byte(chain, block, 0);
+    uint64_t may = was_cleared ? versions->ever : versions->may;
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
         const uint8_t *cell = cell_of(m, block, l);
         bool is_whole = (cell[0] ^ fx_byte(chain, block, l)) == version &&
                         memcmp(cell, cell + 1, fx_cells[l] - 1) == 0;
-        REQUIRE(is_whole, "prompt %zu, block %zu, layer %u: wrong bytes", prompt, block, l);
-        REQUIRE(cell[fx_cells[l]] == 0x5a, "prompt %zu, block %zu: a byte behind the cell", prompt,
-                block);
+        REQUIRE(is_whole, "block %zu, layer %u: wrong bytes", block, l);
+        REQUIRE(cell[fx_cells[l]] == 0x5a, "block %zu: a byte behind the cell", block);
     }
-    REQUIRE(version < 64 && (*sim_versions(prompt, block) >> version & 1) != 0,
-            "prompt %zu, block %zu: version %u was not stored", prompt, block, version);
+    REQUIRE(version < 64 && (may >> version & 1) != 0, "block %zu: version %u is %s", block,
+            version,
+            version < 64 && (versions->ever >> version & 1) != 0 ? "cleared" : "never stored");
 }
 
 /* ---- engines --------------------------------------------------------------------------------- */
@@ -231,6 +283,7 @@ static void engine_open(struct sim_engine *e)
     REQUIRE(rc == 0, "view: %d", rc);
     e->is_killed = sim_net.is_gone[e->number] = false;
     e->calls = (struct sim_calls){0};
+    versions_return(e);
 }
 
 static struct tierce_engine_stats engine_stats(const struct sim_engine *e)

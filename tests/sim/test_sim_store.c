@@ -21,8 +21,7 @@
 enum { RUNS = 200, LIVES = 3, SESSIONS_MAX = 4, STEPS = 25 };
 
 /* Seeds that have failed. A change of the code makes other runs of them, so the error that a seed
- * has found also has a test of its own. Those here found errors of the
- * model. */
+ * has found also has a test of its own. These found errors of the model. */
 static const uint64_t corpus[] = {43, 105, 331, 448, 1040};
 
 struct session {
@@ -78,11 +77,11 @@ static void store(struct session *s)
     struct limit limit = limit_begin();
     what.tail = sim_below(2) == 0;
     memory_fill(&s->memory, chain, blocks, version);
+    for (size_t b = 0; b < blocks && !aborts; b++)
+        versions_add(s->e, prompt, b, version);
     int rc = tierce_store_begin(&store, s->e->view, &what);
     REQUIRE(rc == 0, "store: %d", rc);
     limit_end(&limit, 0, "the begin of a store");
-    for (size_t b = 0; b < blocks && !aborts && store != NULL; b++)
-        *sim_versions(prompt, b) |= UINT64_C(1) << version;
     for (uint32_t l = 0; l < FX_LAYERS && store != NULL; l++) {
         if (aborts && sim_below(3) == 0)
             break;
@@ -126,6 +125,7 @@ static size_t load_from(struct session *s, const struct tierce_chain *chain, siz
     struct tierce_load *load;
     uint8_t origins[LONGEST] = {0};
     size_t good = 0;
+    uint64_t clears = s->e->clears;
     struct limit limit = limit_begin();
     what.tiers = tiers;
     memory_wipe(&s->memory);
@@ -148,7 +148,8 @@ static size_t load_from(struct session *s, const struct tierce_chain *chain, siz
         if (origins[b - from] == TIERCE_ORIGIN_FAILED)
             continue;
         good++;
-        memory_check(&s->memory, chain, prompt, b);
+        memory_check(&s->memory, chain, versions_of(s->e, prompt, b),
+                     s->e->clears != clears || clears % 2 != 0, b);
     }
     REQUIRE(loaded == (int64_t)good, "%lld blocks were loaded, and %zu have an origin",
             (long long)loaded, good);
@@ -269,11 +270,13 @@ static void clear(struct session *s)
     struct limit limit = limit_begin();
     s->e->clears++;
     memset(s->e->durable, 0, sizeof(s->e->durable));
+    bool is_followed = which == 0 && versions_clear_begin(s->e);
     int64_t cleared = tierce_engine_clear(s->e->engine, which, s->e->view);
+    if (is_followed)
+        versions_clear_end(s->e, cleared >= 0);
     memset(s->e->durable, 0, sizeof(s->e->durable));
     s->e->clears++;
     limit_end(&limit, (sim.has_remote ? 2 + SIM_STORES : 2) * LOAD_MS, "a clear");
-    (void)cleared;
 }
 
 static void *run_session(void *arg)
@@ -381,8 +384,6 @@ static void clear_all(struct session *s)
         tierce_chain_destroy(chain);
     }
     s->e->is_cleared = tierce_engine_flush(s->e->engine, 20000) == 0;
-    if (s->e->is_cleared && sim.count == 1 && !sim.has_remote)
-        memset(sim.may, 0, sizeof(sim.may));
 }
 
 /* Stores go out of reach and come back, and engines may lose power, while sessions run. */
