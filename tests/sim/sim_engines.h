@@ -99,7 +99,7 @@ static struct {
     /* Engines with remote stores have all in common. Shared blocks are those of the first prompt.
      */
     struct versions versions[SIM_ENGINES][PROMPTS][LONGEST];
-    uint64_t next_version;
+    uint64_t next_version, clear_share;
     bool small_disk, flips;
 } sim;
 

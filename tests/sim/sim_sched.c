@@ -12,9 +12,10 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define NEVER   UINT64_MAX
-#define TICK_NS 50u /* of a call of the clock: a loop that looks at it ends */
-#define WALL_S  1800000000u
+#define NEVER      UINT64_MAX
+#define TICK_NS    50u /* of a call of the clock: a loop that looks at it ends */
+#define WALL_S     1800000000u
+#define PRIORITIES (UINT64_C(1) << 40)
 
 enum { THREADS_MAX = 256 };
 
@@ -24,6 +25,7 @@ struct thread {
     enum state state;
     const void *what; /* the mutex, the condition, or the thread to join */
     uint64_t until_ns;
+    uint64_t priority;
     bool is_detached, has_expired;
     pthread_t id;
     sem_t turn;
@@ -44,6 +46,10 @@ static uint64_t random_state, now_ns, stolen_ns, switches, digest;
 static unsigned uninterrupted; /* calls that must not lose their turn */
 static bool keeps_time;
 static uint64_t switch_rate; /* a thread loses its turn once in so many times */
+/* In some runs the ready thread with the highest priority has the turn, and once in so many times a
+ * thread loses its priority: a thread may stop for long in the middle of a call. 0: each is drawn.
+ */
+static uint64_t demotion_rate;
 static uint64_t expiry_rate; /* the first deadline expires once in so many decisions; 0: never */
 
 /* The functions of the system, and those in their place. */
@@ -166,6 +172,14 @@ static void expire(void)
     }
 }
 
+static struct thread *first_of(struct thread *const *ready, size_t count)
+{
+    struct thread *first = ready[0];
+    for (size_t i = 1; i < count; i++)
+        first = ready[i]->priority > first->priority ? ready[i] : first;
+    return first;
+}
+
 static struct thread *choose(void)
 {
     struct thread *ready[THREADS_MAX];
@@ -182,8 +196,10 @@ static struct thread *choose(void)
         for (size_t i = 0; i < THREADS_MAX; i++)
             if (may_run(&threads[i]))
                 ready[count++] = &threads[i];
-        if (count > 0)
+        if (count > 0 && demotion_rate == 0)
             return ready[sim_below(count)];
+        if (count > 0)
+            return first_of(ready, count);
         uint64_t first = first_deadline();
         if (first == NEVER)
             fail("every thread waits, and none has a deadline");
@@ -215,13 +231,17 @@ static void pass(void)
 /* A place where a thread may lose its turn. */
 static void maybe_pass(void)
 {
-    if (uninterrupted == 0 && sim_below(switch_rate) == 0)
-        pass();
+    if (uninterrupted > 0 || sim_below(switch_rate) != 0)
+        return;
+    if (demotion_rate > 0 && sim_below(demotion_rate) == 0)
+        self->priority = sim_below(self->priority + 1);
+    pass();
 }
 
 void sim_start(uint64_t seed)
 {
     static const uint64_t rates[] = {3, 10, 40, 200}, expiries[] = {0, 0, 2000, 100};
+    static const uint64_t demotions[] = {0, 0, 20, 200};
     random_state = seed;
     now_ns = 1000000000u;
     self = &threads[0];
@@ -233,6 +253,8 @@ void sim_start(uint64_t seed)
     CPU_SET((size_t)sched_getcpu(), &here);
     (void)sched_setaffinity(0, sizeof(here), &here);
     switch_rate = rates[sim_below(4)];
+    demotion_rate = demotions[sim_below(4)];
+    self->priority = sim_below(PRIORITIES);
     expiry_rate = expiries[sim_below(4)];
 }
 
@@ -333,7 +355,7 @@ int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*ru
     }
     if (t == NULL)
         return EAGAIN;
-    *t = (struct thread){.state = RUNS, .run = run, .arg = arg};
+    *t = (struct thread){.state = RUNS, .run = run, .arg = arg, .priority = sim_below(PRIORITIES)};
     sem_init(&t->turn, 0, 0);
     int rc = __real_pthread_create(&t->id, attr, begin_thread, t);
     if (rc != 0) {

@@ -266,7 +266,7 @@ static void clear(struct session *s)
 {
     static const uint32_t tiers[] = {0, 1u << TIERCE_ORIGIN_MEMORY, 1u << TIERCE_ORIGIN_DISK,
                                      1u << TIERCE_ORIGIN_REMOTE};
-    uint32_t which = tiers[sim_below(sim.has_remote ? 4 : 3)];
+    uint32_t which = sim_below(2) == 0 ? 0 : tiers[sim_below(sim.has_remote ? 4 : 3)];
     struct limit limit = limit_begin();
     s->e->clears++;
     memset(s->e->durable, 0, sizeof(s->e->durable));
@@ -300,7 +300,7 @@ static void *run_session(void *arg)
             flush(s);
         else if (what < 93)
             copy(s);
-        else if (what < 95)
+        else if (what < 93 + sim.clear_share)
             clear(s);
         else
             sim_sleep_ns(sim_below(1500 * TIERCE__MS_NS));
@@ -467,6 +467,7 @@ static void run(uint64_t number)
     sim.has_remote = sim_below(3) > 0;
     sim.small_disk = sim_below(3) == 0;
     sim.flips = sim_below(3) == 0;
+    sim.clear_share = sim_below(3) == 0 ? 6 : 1;
     sim_net.fails = sim_below(2) == 0;
     sim_net.damages = sim_below(3) == 0;
     for (int i = 0; i <= LIVES; i++)
