@@ -55,6 +55,9 @@ struct tierce__buf {
      */
     _Atomic bool awaited;
     bool on_device; /* the processor cannot access `data`: an address of a device's memory */
+    /* A clear has removed its chunk: references of before may be read to their end, but no request
+     * that begins later may use them. Relaxed: the caller of the clear orders the two. */
+    _Atomic bool cleared;
     /* A note of its creator, 0 at first: the waterfall position of the slower tier that its bytes
      * were read from, so that a wrong chunk can be removed there too. Does not change once others
      * see the buffer. */

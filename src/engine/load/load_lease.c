@@ -189,8 +189,8 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
 
 /* ---- begin: where is each chunk, and a buffer for it ---- */
 
-/* Takes a chunk's buffer from the session's pins; pins from *next on are in the order of the chain.
- */
+/* Takes a chunk's buffer from the session's pins, unless it was cleared since; pins from *next on
+ * are in the order of the chain. */
 static struct tierce__buf *take_pinned(struct tierce__session *session, size_t *next,
                                        const struct tierce__key *key)
 {
@@ -199,8 +199,10 @@ static struct tierce__buf *take_pinned(struct tierce__session *session, size_t *
         if (!tierce__key_equal(&session->keys[i], key))
             continue;
         struct tierce__buf *buf = session->bufs[i];
-        session->bufs[i] = NULL;
         *next = i + 1;
+        if (buf != NULL && atomic_load_explicit(&buf->cleared, memory_order_relaxed))
+            return NULL;
+        session->bufs[i] = NULL;
         return buf;
     }
     return NULL;

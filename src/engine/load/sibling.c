@@ -183,7 +183,8 @@ static void try_pinned(const struct tierce_view *view, struct tierce__sibling_hi
     const struct tierce__key *key = &want->pinned->keys[i];
     struct tierce__buf *buf = want->pinned->bufs[i];
     struct tierce__chunk_info got;
-    if (buf == NULL || tierce__chunk_parse(&got, buf->data, buf->bytes) < 0)
+    if (buf == NULL || atomic_load_explicit(&buf->cleared, memory_order_relaxed) ||
+        tierce__chunk_parse(&got, buf->data, buf->bytes) < 0)
         return;
     struct tierce__shape shape = {.geometry = view->full.geometry, .extent = got.extent};
     shape.geometry.block_count = got.geometry.block_count;

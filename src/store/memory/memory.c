@@ -496,7 +496,9 @@ static bool clear_some(struct memory *memory, struct tierce__store_req *req, uin
             continue;
         if (req->key_count > 0 && tierce__index_key(memory->index, *cursor)->ns != req->keys[0].ns)
             continue;
-        tierce__buf_release(take_entry(memory, *cursor, TIERCE__LEFT_CLEARED));
+        struct tierce__buf *buf = take_entry(memory, *cursor, TIERCE__LEFT_CLEARED);
+        atomic_store_explicit(&buf->cleared, true, memory_order_relaxed); /* it may be pinned */
+        tierce__buf_release(buf);
         req->found++;
         left--;
     }

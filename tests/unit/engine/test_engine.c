@@ -455,6 +455,25 @@ START_TEST(pins_end_with_the_load_and_are_bounded)
 }
 END_TEST
 
+START_TEST(a_clear_reaches_pinned_chunks)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 8, fx_ids);
+    what.session = 5;
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_uint_eq(fx_found(&fx, chain, 8, TIERCE_LOOKUP_PIN, 5, NULL), 8);
+    ck_assert_int_eq(tierce_engine_clear(fx.engine, 0, NULL), 2);
+    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 0);
+    ck_assert_int_eq(fx_stats(&fx).leases_now, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 8);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(a_prompt_larger_than_memory_keeps_its_prefix)
 {
     const char *sets[] = {"memory.size", "1MiB", NULL};
@@ -667,6 +686,7 @@ CHECK_MAIN("engine", .seconds = 60,
                      every_flipped_header_byte_in_memory_is_a_miss,
                      pinned_chunks_stay_others_leave,
                      pins_end_with_the_load_and_are_bounded,
+                     a_clear_reaches_pinned_chunks,
                      a_prompt_larger_than_memory_keeps_its_prefix,
                      equal_configurations_share_one_engine,
                      every_policy_has_a_name_for_each_tier,
