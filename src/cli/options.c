@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTIONS_MAX = 64, PART_BYTES = 64 };
+enum { OPTIONS_MAX = 64, PART_BYTES = 512 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 

@@ -42,13 +42,32 @@
 
 /* ---- opening ---- */
 
-/* The configuration takes no other names. */
+/* Loads the plug-ins. Without its policy an engine does not open, also if it is not strict. */
+static int open_policies(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    static const enum tierce__engine_param rows[] = {TIERCE__ENGINE_MEMORY_POLICY,
+                                                     TIERCE__ENGINE_DISK_POLICY};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const struct tierce__policy_ops *policy;
+        char reason[TIERCE__POLICY_WHY_BYTES];
+        int rc = tierce__policy_open(&policy, tierce__engine_text(config, rows[i]), reason);
+        if (rc < 0) {
+            snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s: %s",
+                     tierce__engine_params()[rows[i]].name, reason);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* After open_policies. */
 static const struct tierce__policy_ops *policy_of(const struct tierce_config *config,
                                                   enum tierce__engine_param param)
 {
-    const struct tierce__policy_ops *policy =
-        tierce__policy_find(tierce__engine_text(config, param));
-    TIERCE_ASSERT(policy != NULL);
+    const struct tierce__policy_ops *policy = NULL;
+    char why[TIERCE__POLICY_WHY_BYTES];
+    int rc = tierce__policy_open(&policy, tierce__engine_text(config, param), why);
+    TIERCE_ASSERT(rc == 0);
     return policy;
 }
 
@@ -422,6 +441,8 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
             &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
     if (rc == 0)
         rc = tierce__engine_config_check(config, why);
+    if (rc == 0)
+        rc = open_policies(config, why);
     if (rc == 0)
         rc = open_keys(engine, config, why);
     if (rc == 0)

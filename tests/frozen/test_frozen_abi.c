@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <tierce/plugin.h>
+#include <tierce/plugin_policy.h>
 #include <tierce/tierce.h>
 
 _Static_assert(sizeof(void *) == 8 && sizeof(long) == 8 && sizeof(bool) == 1, "not LP64");

@@ -58,6 +58,9 @@ static bool is_choice(const char *choices, const char *value)
         size_t n = strcspn(at, "|");
         if (n == len && memcmp(at, value, len) == 0)
             return true;
+        if (n > 3 && memcmp(at + n - 3, "...", 3) == 0 && len > n - 3 && len <= TEXT_BYTES_MAX &&
+            memcmp(at, value, n - 3) == 0 && tierce__text_is_clean(value, len))
+            return true;
         at += n;
         if (*at == '\0')
             break;

@@ -36,7 +36,7 @@ struct tierce__param {
     enum tierce__param_type type;
     const char *fallback; /* the default, as text */
     double min, max;      /* for numbers; both 0: not bounded */
-    const char *choices;  /* "a|b|c" */
+    const char *choices;  /* "a|b|c"; "a|b..." accepts every text that begins with b */
     const char *text;     /* one paragraph for help and docs */
 };
 

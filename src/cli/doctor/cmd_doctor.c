@@ -5,6 +5,7 @@
 #include "cli/doctor/doctor.h"
 #include "core/codec/codec.h"
 #include "core/device/cuda/cufile.h"
+#include "core/policy/policy.h"
 #include "engine/remotes.h"
 #include "store/remote/nixl/nixl_connector.h"
 #include "store/remote/nixl/nixl_library.h"
@@ -356,6 +357,24 @@ static void print_gpu_direct(const struct tierce__doctor_side *side, const char 
         printf("%s: disk.gpu_direct cannot be used on this machine: %s\n", name, why);
 }
 
+/* The same for policies in shared objects, which are loaded. */
+static void print_policies(const struct tierce__doctor_side *side, const char *name)
+{
+    static const char *const settings[] = {"memory.policy", "disk.policy"};
+    for (size_t i = 0; side->count == 1 && i < 2; i++) {
+        const char *url = side->sets[0].policies[i];
+        const struct tierce__policy_ops *policy;
+        char why[TIERCE__POLICY_WHY_BYTES];
+        if (url == NULL)
+            continue;
+        if (tierce__policy_open(&policy, url, why) == 0)
+            printf("%s: %s can be used on this machine: the plug-in has the policy %s.\n", name,
+                   settings[i], policy->name);
+        else
+            printf("%s: %s cannot be used on this machine: %s\n", name, settings[i], why);
+    }
+}
+
 int tierce__cli_doctor(int argc, char **argv)
 {
     struct tierce__doctor_side a = {0}, b = {0};
@@ -376,6 +395,8 @@ int tierce__cli_doctor(int argc, char **argv)
     print_nixl(&b, "B");
     print_gpu_direct(&a, "A");
     print_gpu_direct(&b, "B");
+    print_policies(&a, "A");
+    print_policies(&b, "B");
     tierce__doctor_clear(&a);
     tierce__doctor_clear(&b);
     return status;

@@ -30,7 +30,8 @@ struct tierce__doctor_set {
     bool complete;     /* has every field of the namespace */
     bool raw_model;    /* the model is the file of its folder, not an engine's version of it */
     bool shared;       /* found equal to a set of the other side */
-    char *remote_urls; /* of a configuration; NULL: none */
+    char *remote_urls; /* of a configuration, as are the two below; NULL: none */
+    char *policies[2]; /* memory.policy and disk.policy, if they are plug-ins; or NULL */
     bool gpu_direct;   /* of a configuration: disk.gpu_direct is set */
     bool names_codec;  /* a configuration: its field "quantization" is "tierce-" and codec.lossy, or
                           empty; that of a namespace may continue, or be another kind */

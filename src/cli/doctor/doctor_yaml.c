@@ -8,6 +8,7 @@
 #include "base/text/nearest.h"
 #include "cli/cli.h"
 #include "cli/doctor/doctor.h"
+#include "core/policy/policy.h"
 #include "engine/engine_config.h"
 
 #include <errno.h>
@@ -360,6 +361,14 @@ static int put_lossy(struct yaml_source *source, const char *codec)
     return put(source, "quantization", text);
 }
 
+static int put_policy(struct yaml_source *source, char **out, const char *value)
+{
+    if (strncmp(value, TIERCE__POLICY_PLUGIN, strlen(TIERCE__POLICY_PLUGIN)) != 0)
+        return 0;
+    *out = tierce__strdup(value);
+    return *out != NULL ? 0 : fail(source, -ENOMEM, "no memory");
+}
+
 /* The engine's parameters and one more: "model", a path or JSON text. */
 static int read_config(struct yaml_source *source)
 {
@@ -393,6 +402,12 @@ static int read_config(struct yaml_source *source)
             tierce__strdup(tierce__config_text(config, TIERCE__ENGINE_REMOTE_URLS));
         rc = source->set->remote_urls != NULL ? 0 : fail(source, -ENOMEM, "no memory");
     }
+    if (rc == 0)
+        rc = put_policy(source, &source->set->policies[0],
+                        tierce__config_text(config, TIERCE__ENGINE_MEMORY_POLICY));
+    if (rc == 0)
+        rc = put_policy(source, &source->set->policies[1],
+                        tierce__config_text(config, TIERCE__ENGINE_DISK_POLICY));
 out:
     tierce__config_destroy(config);
     return rc;

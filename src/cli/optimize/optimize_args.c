@@ -38,7 +38,12 @@ static int add_policy(void *request, const char *option, const char *name)
     struct tierce__optimize *out = request;
     if (out->cache_count == TIERCE__OPTIMIZE_LIST_MAX)
         return too_many(option);
-    if (tierce__cache_find(&out->caches[out->cache_count], name) != 0)
+    char why[TIERCE__POLICY_WHY_BYTES];
+    struct tierce__cache *cache = &out->caches[out->cache_count];
+    bool is_plugin = strncmp(name, TIERCE__POLICY_PLUGIN, strlen(TIERCE__POLICY_PLUGIN)) == 0;
+    if (is_plugin && tierce__cache_load(cache, name, why) != 0)
+        return tierce__cli_usage(COMMAND, "%s: %s", option, why);
+    if (!is_plugin && tierce__cache_find(cache, name) != 0)
         return no_such_policy(name);
     out->cache_count++;
     return TIERCE__CLI_OK;

@@ -32,6 +32,7 @@ int tierce__flat_init(struct tierce__flat *flat, const struct tierce__flat_opts 
                                                    .ttl = opts->ttl,
                                                    .samples = opts->samples,
                                                    .key_count = opts->key_count,
+                                                   .ops = opts->policy,
                                                });
 }
 

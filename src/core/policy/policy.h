@@ -74,6 +74,7 @@ struct tierce__policy_opts {
     uint32_t samples;    /* for policies that draw a sample: its size; 0 for 16 */
     uint32_t key_count;  /* all keys are below this number, so that per-key data is found without a
                             search; 0: any keys */
+    const struct tierce__policy_ops *ops; /* whose create is called; required for plug-ins only */
 };
 
 struct tierce__policy_ops {
@@ -207,5 +208,18 @@ const struct tierce__policy_ops *tierce__policy_at(size_t index);
 
 /* The policy of that name, or NULL. */
 const struct tierce__policy_ops *tierce__policy_find(const char *name);
+
+#define TIERCE__POLICY_PLUGIN    "plugin://"
+#define TIERCE__POLICY_WHY_BYTES 256u
+
+/*
+ * The policy of that name, or of a plugin:// URL (<tierce/plugin_policy.h>), which is loaded when
+ * it is opened for the first time and stays loaded. *out: constant storage. Such a policy has no
+ * rank. Errors, `why` in words: TIERCE_E_CONFIG, -ENOMEM.
+ *
+ * Thread: any; blocks on the file system while it loads.
+ */
+TIERCE_MUSTUSE int tierce__policy_open(const struct tierce__policy_ops **out, const char *name,
+                                       char why[TIERCE__POLICY_WHY_BYTES]);
 
 #endif

@@ -55,6 +55,18 @@ static bool is_same_name(const char *name, const char *given)
     return *name == *given;
 }
 
+int tierce__cache_load(struct tierce__cache *out, const char *url,
+                       char why[TIERCE__POLICY_WHY_BYTES])
+{
+    const struct tierce__policy_ops *policy;
+    int rc = tierce__policy_open(&policy, url, why);
+    if (rc < 0)
+        return rc;
+    *out = (struct tierce__cache){.policy = policy};
+    snprintf(out->name, sizeof(out->name), "%s", policy->name);
+    return 0;
+}
+
 int tierce__cache_find(struct tierce__cache *out, const char *name)
 {
     struct tierce__cache cache;

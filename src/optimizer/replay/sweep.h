@@ -37,6 +37,11 @@ struct tierce__cache {
 /* Finds a cache by name, with dashes or underscores. TIERCE_E_ARGUMENT: unknown name. */
 TIERCE_MUSTUSE int tierce__cache_find(struct tierce__cache *out, const char *name);
 
+/* The cache of a policy in a shared object, by its plugin:// URL. Errors: as tierce__policy_open.
+ */
+TIERCE_MUSTUSE int tierce__cache_load(struct tierce__cache *out, const char *url,
+                                      char why[TIERCE__POLICY_WHY_BYTES]);
+
 /* The caches by index, for lists; false past the end. */
 bool tierce__cache_at(struct tierce__cache *out, size_t index);
 

@@ -430,7 +430,8 @@ static int make_policy(struct tierce__disk *d, const struct tierce__disk_opts *o
                                                   .slot_count = d->table.slot_count,
                                                   .capacity = d->data_cap,
                                                   .seed = d->seed,
-                                                  .ttl = opts->ttl_ms * 1000000});
+                                                  .ttl = opts->ttl_ms * 1000000,
+                                                  .ops = opts->policy});
 }
 
 /* Makes the folder and holds it: whatever becomes of its name, this one is the store. */

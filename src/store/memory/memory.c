@@ -754,7 +754,8 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
                                                        .slot_count = slots,
                                                        .capacity = pool.cap_bytes,
                                                        .seed = opts->seed,
-                                                       .ttl = opts->ttl_ms * 1000000});
+                                                       .ttl = opts->ttl_ms * 1000000,
+                                                       .ops = opts->policy});
     if (rc < 0)
         return rc;
     return tierce__pool_set_keeper(opts->pool, on_idle, memory);

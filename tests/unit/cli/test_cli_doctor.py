@@ -4,9 +4,10 @@
 import hashlib
 import json
 import os
+import shutil
 import unittest
 
-from cli_case import CliCase
+from cli_case import EXECUTABLE, CliCase
 
 MODEL = {"rope_theta": 10000, "layers": [1, 2], "rope_scaling": {"factor": 2.0}, "name": "small"}
 FIELDS = {
@@ -102,6 +103,16 @@ class Doctor(CliCase):
         done = self.check(0, "doctor", a, b, out=["A: disk.gpu_direct"])
         self.assertRegex(done.stdout, "libcufile.so.0 is present|libcufile.so.0: .*; install libcufile .*LD_LIBRARY_PATH\n")
         self.assertNotIn("B: disk.gpu_direct", done.stdout)
+
+    def test_policies_in_shared_objects_are_loaded(self):
+        built = os.path.join(os.path.dirname(EXECUTABLE), "..", "lib", "libplugin_policy.so")
+        shutil.copy(built, os.path.join(self.folder, "policy.so"))
+        a = self.write("a.yaml", f"memory.policy: plugin://{self.folder}/policy.so?uses=2\n")
+        b = self.write("b.yaml", "disk.policy: plugin:///nothing/is/here.so\n")
+        done = self.check(0, "doctor", a, b, out=[
+            "A: memory.policy can be used on this machine: the plug-in has the policy fifo_reinsertion.\n",
+            "B: disk.policy cannot be used on this machine: plug-in /nothing/is/here.so: No such file or directory\n"])
+        self.assertNotIn("disk.policy can be", done.stdout)
 
     def test_each_field_alone_keeps_apart(self):
         a = self.write("a", text())

@@ -14,6 +14,7 @@ import unittest
 from cli_case import EXECUTABLE, CliCase
 
 DATA = os.environ.get("TIERCE_TEST_DATA")
+PLUGIN = os.path.join(os.path.dirname(EXECUTABLE), "..", "lib", "libplugin_policy.so")
 
 
 def record(time, ids):
@@ -35,6 +36,13 @@ class Optimize(CliCase):
         rows = self.rows(*args)
         self.assertEqual(len(rows), 1, rows)
         return int(rows[0]["hits"])
+
+    def test_a_policy_in_a_shared_object(self):
+        """FIFO with reinsertion, in a cache of two: the second use of 1 keeps it when 3 arrives."""
+        path = self.trace([[1], [2], [1], [3], [1], [2]])
+        at = [path, "--capacity", "2", "--policy"]
+        self.assertEqual(self.hits(*at, "fifo"), 1)
+        self.assertEqual(self.hits(*at, f"plugin://{PLUGIN}"), 2)
 
     def test_by_hand(self):
         """Two chains that share their first block, in a cache of three."""
@@ -176,6 +184,8 @@ class Optimize(CliCase):
                 ([path, path], "one trace"),
                 ([path, "--policy", "lur"], '"lru"?'),
                 ([path, "--policy", ""], "there is no policy"),
+                ([path, "--policy", "plugin:///nothing/is/here.so"], "plug-in /nothing/is/here.so: No such file"),
+                ([path, "--policy", f"plugin://{PLUGIN}?use=1"], "unknown parameter use; accepted is uses"),
                 ([path, "--policy", "ttl"], "--ttl"),
                 ([path, "--policy", "lru", "--ttl", "1h"], "--policy ttl"),
                 ([path, "--order", "back"], "rev, fwd"),

@@ -2,6 +2,7 @@
 #include "engine/engine_config.h"
 #include "base/alloc.h"
 #include "check_main.h"
+#include <tierce/engine.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,28 @@ START_TEST(file_environment_and_values_override_in_this_order)
 }
 END_TEST
 
+/* Also an engine that is not strict does not open without its policy. */
+START_TEST(a_policy_that_cannot_be_loaded_is_refused)
+{
+    static const char *const names[] = {"memory.policy", "disk.policy"};
+    for (size_t i = 0; i < 2; i++) {
+        struct tierce_engine *engine = NULL;
+        char expected[64];
+        snprintf(expected, sizeof(expected), "%s: plug-in /nothing/is/here.so: No such file",
+                 names[i]);
+        ck_assert_int_eq(tierce_config_set(config, names[i], "plugin:///nothing/is/here.so", why),
+                         0);
+        ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
+        ck_assert_msg(strstr(why, expected) != NULL, "%s", why);
+        ck_assert_int_eq(tierce_config_set(config, names[i], "plugin:///a\nb", why),
+                         TIERCE_E_CONFIG);
+        ck_assert_int_eq(tierce_config_set(config, names[i], "plugin://", why), TIERCE_E_CONFIG);
+        ck_assert_ptr_nonnull(strstr(why, "plugin://..."));
+        ck_assert_int_eq(tierce_config_set(config, names[i], "lru", why), 0);
+    }
+}
+END_TEST
+
 START_TEST(every_allocation_may_fail)
 {
     for (uint64_t nth = 1;; nth++) {
@@ -110,4 +133,5 @@ END_TEST
 
 CHECK_MAIN("engine_config", .setup = set_up, .teardown = tear_down,
            .tests = {defaults_are_those_of_the_table, every_parameter_has_a_variable_of_its_own,
-                     file_environment_and_values_override_in_this_order, every_allocation_may_fail})
+                     file_environment_and_values_override_in_this_order,
+                     a_policy_that_cannot_be_loaded_is_refused, every_allocation_may_fail})

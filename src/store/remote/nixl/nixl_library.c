@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/nixl/nixl_library.h"
 #include "base/assert.h"
-#include "store/remote/plugin/shared_object.h"
+#include "base/shared_object.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

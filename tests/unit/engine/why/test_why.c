@@ -6,6 +6,7 @@
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "tier_fault.h"
+#include "plugin_file.h"
 
 #include <tierce/why.h>
 
@@ -113,8 +114,14 @@ END_TEST
 
 START_TEST(what_was_evicted)
 {
-    const char *sets[] = {"memory.policy", _i == 0 ? "lru" : "fifo", NULL};
+    char url[128];
+    struct plugin_file file;
+    plugin_file_make(&file, TIERCE_PLUGIN_POLICY);
+    snprintf(url, sizeof(url), "plugin://%s?uses=2", file.path);
+    static const char *const names[] = {"lru", "fifo", "fifo_reinsertion"};
+    const char *sets[] = {"memory.policy", _i == 2 ? url : names[_i], NULL};
     fx_open(&fx, false, sets);
+    plugin_file_remove(&file);
     struct tierce_chain *chain = fx_chain(&fx, 1, 20, 0);
     uint64_t start_s = tierce__wall_s();
     ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20);
@@ -122,7 +129,7 @@ START_TEST(what_was_evicted)
     memory->ops->evict(memory, UINT64_MAX);
     struct tierce_miss miss = check(chain, 20, TIERCE_MISS_EVICTED, 0);
     ck_assert_str_eq(miss.tier, "memory");
-    ck_assert_str_eq(miss.policy, sets[1]);
+    ck_assert_str_eq(miss.policy, names[_i]);
     ck_assert_uint_ge(miss.when_s, start_s);
     ck_assert_uint_le(miss.when_s, tierce__wall_s());
     /* The chunk is stored again, and the recorded reason is dropped. */
@@ -448,6 +455,6 @@ CHECK_MAIN("why", .seconds = 60,
                      what_could_not_be_written, what_the_disk_did_not_take,
                      what_a_group_needs_and_lacks, what_may_be_in_a_tier_that_does_not_answer,
                      what_is_computed_sooner, nothing_is_remembered_if_nothing_shall_be},
-           .loops = {{what_was_evicted, 0, 2},
+           .loops = {{what_was_evicted, 0, 3},
                      {what_lies_under_another_namespace, 0, 2},
                      {the_table_remembers_the_last, 0, 2}})

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_CONNECTOR_SHARED_OBJECT_H
-#define TIERCE_CONNECTOR_SHARED_OBJECT_H
+#ifndef TIERCE_BASE_SHARED_OBJECT_H
+#define TIERCE_BASE_SHARED_OBJECT_H
 
-#include "store/remote/connector.h"
+#include "base/text/url.h"
 
 /*
  * Loads the shared object at an absolute path. The file and every folder above it must belong to
@@ -12,6 +12,6 @@
  * Errors, with `why` set: TIERCE_E_CONFIG. Thread: any; blocks on the file system.
  */
 TIERCE_MUSTUSE int tierce__shared_object_open(void **object, const char *what, const char *path,
-                                              char why[TIERCE__CONNECTOR_WHY_BYTES]);
+                                              char why[TIERCE__URL_WHY_BYTES]);
 
 #endif

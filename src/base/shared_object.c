@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store/remote/plugin/shared_object.h"
+#include "base/shared_object.h"
 #include "base/assert.h"
 
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ static const char *distrust(char *path)
 }
 
 int tierce__shared_object_open(void **object, const char *what, const char *path,
-                               char why[TIERCE__CONNECTOR_WHY_BYTES])
+                               char why[TIERCE__URL_WHY_BYTES])
 {
     char real[PATH_MAX], cut[PATH_MAX];
     const char *wrong = NULL;
@@ -58,7 +58,7 @@ int tierce__shared_object_open(void **object, const char *what, const char *path
             wrong = "cannot be loaded";
     }
     if (wrong != NULL) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s %.120s: %s", what, path, wrong);
+        snprintf(why, TIERCE__URL_WHY_BYTES, "%s %.120s: %s", what, path, wrong);
         return TIERCE_E_CONFIG;
     }
     *object = opened;
