@@ -59,7 +59,8 @@ BELOW["python"] = {"base", "core/key", "core/paged", "core/blend", "engine"}
 
 # Public header -> the module that implements it.
 PUBLIC = {
-    "plugin.h": "base", "plugin_policy.h": "core/policy", "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
+    "plugin.h": "base", "plugin_policy.h": "core/policy", "plugin_codec.h": "core/codec",
+    "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
     "key.h": "core/key", "paged.h": "core/paged", "config.h": "engine", "engine.h": "engine",
     "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "prefetch.h": "engine",
     "operate.h": "engine", "events.h": "engine", "tierce.h": "engine",

@@ -30,6 +30,7 @@
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
+#include "core/codec/codec_plugin.h"
 #include "core/paged/paged.h"
 #include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
@@ -42,15 +43,20 @@
 
 /* ---- opening ---- */
 
-/* Loads the plug-ins. Without its policy an engine does not open, also if it is not strict. */
-static int open_policies(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
+/* Loads the plug-ins. Without one an engine does not open, also if it is not strict. */
+static int open_plugins(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    static const enum tierce__engine_param rows[] = {TIERCE__ENGINE_MEMORY_POLICY,
-                                                     TIERCE__ENGINE_DISK_POLICY};
+    static const enum tierce__engine_param rows[] = {
+        TIERCE__ENGINE_MEMORY_POLICY, TIERCE__ENGINE_DISK_POLICY, TIERCE__ENGINE_DISK_CODEC,
+        TIERCE__ENGINE_REMOTE_CODEC};
+    enum { POLICIES = 2 };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const struct tierce__policy_ops *policy;
-        char reason[TIERCE__POLICY_WHY_BYTES];
-        int rc = tierce__policy_open(&policy, tierce__engine_text(config, rows[i]), reason);
+        const struct tierce__codec *codec;
+        const char *text = tierce__engine_text(config, rows[i]);
+        char reason[TIERCE__URL_WHY_BYTES];
+        int rc = i < POLICIES ? tierce__policy_open(&policy, text, reason)
+                              : tierce__codec_open(&codec, text, reason);
         if (rc < 0) {
             snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s: %s",
                      tierce__engine_params()[rows[i]].name, reason);
@@ -60,7 +66,7 @@ static int open_policies(const struct tierce_config *config, char why[TIERCE_CON
     return 0;
 }
 
-/* After open_policies. */
+/* After open_plugins. */
 static const struct tierce__policy_ops *policy_of(const struct tierce_config *config,
                                                   enum tierce__engine_param param)
 {
@@ -69,6 +75,16 @@ static const struct tierce__policy_ops *policy_of(const struct tierce_config *co
     int rc = tierce__policy_open(&policy, tierce__engine_text(config, param), why);
     TIERCE_ASSERT(rc == 0);
     return policy;
+}
+
+const struct tierce__codec *tierce__engine_codec(const struct tierce_config *config,
+                                                 enum tierce__engine_param param)
+{
+    const struct tierce__codec *codec = NULL;
+    char why[TIERCE__URL_WHY_BYTES];
+    int rc = tierce__codec_open(&codec, tierce__engine_text(config, param), why);
+    TIERCE_ASSERT(rc == 0);
+    return codec;
 }
 
 /* A tier reports added and removed chunks, under its lock. */
@@ -233,19 +249,18 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
     if (rc < 0)
         return rc;
     rc = tierce__coded_tier_open(
-        out,
-        &(struct tierce__coded_opts){
-            .size = sizeof(struct tierce__coded_opts),
-            .tier = disk,
-            .codec = tierce__codec_find(tierce__engine_text(config, TIERCE__ENGINE_DISK_CODEC)),
-            .namespaces = engine->namespaces,
-            .keys = engine->keys,
-            .encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION),
-            .alloc = alloc_coded,
-            .alloc_arg = engine,
-            .queue_bytes_max = opts->queue_bytes,
-            .staging_bytes_max = coded_staging(engine),
-            .load_time_max = tierce__engine_share(config, TIERCE__ENGINE_CODEC_LOAD_TIME)});
+        out, &(struct tierce__coded_opts){
+                 .size = sizeof(struct tierce__coded_opts),
+                 .tier = disk,
+                 .codec = tierce__engine_codec(config, TIERCE__ENGINE_DISK_CODEC),
+                 .namespaces = engine->namespaces,
+                 .keys = engine->keys,
+                 .encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION),
+                 .alloc = alloc_coded,
+                 .alloc_arg = engine,
+                 .queue_bytes_max = opts->queue_bytes,
+                 .staging_bytes_max = coded_staging(engine),
+                 .load_time_max = tierce__engine_share(config, TIERCE__ENGINE_CODEC_LOAD_TIME)});
     if (rc < 0)
         disk->ops->close(disk, tierce__now_ns());
     return rc;
@@ -442,7 +457,7 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = tierce__engine_config_check(config, why);
     if (rc == 0)
-        rc = open_policies(config, why);
+        rc = open_plugins(config, why);
     if (rc == 0)
         rc = open_keys(engine, config, why);
     if (rc == 0)

@@ -2,6 +2,8 @@
 #ifndef TIERCE_ENGINE_OWN_TIERS_H
 #define TIERCE_ENGINE_OWN_TIERS_H
 
+#include "core/codec/codec.h"
+#include "engine/engine_config.h"
 #include "engine/lender.h"
 #include "engine/waterfall.h"
 #include "store/tier.h"
@@ -9,6 +11,11 @@
 /* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
 void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier *tier,
                               enum tierce_origin origin, const char *policy, uint64_t window_bytes);
+
+/* The codec that DISK_CODEC or REMOTE_CODEC names; NULL: none. After the plug-ins were loaded,
+ * which is done before any tier is opened. */
+const struct tierce__codec *tierce__engine_codec(const struct tierce_config *config,
+                                                 enum tierce__engine_param param);
 
 /* A bit for each level that a mask of 1u << enum tierce_origin names; all for 0. */
 uint32_t tierce__levels_of(const struct tierce_engine *engine, uint32_t tiers);

@@ -172,14 +172,14 @@ static int choose_codec(const struct tierce__codec **codec, const struct tierce_
                         const struct tierce_config *config, const struct remote_params *params,
                         char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    const char *set = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_CODEC);
     bool is_written = (below->caps & TIERCE__CONNECTOR_NO_PUT) == 0;
     *codec = NULL;
     if (!is_written && params->codec != NULL)
         return refuse(why, "a codec is not possible here, because peers:// stores nothing; remove "
                            "codec from this URL");
     if (is_written)
-        *codec = params->has_codec ? params->codec : tierce__codec_find(set);
+        *codec = params->has_codec ? params->codec
+                                   : tierce__engine_codec(config, TIERCE__ENGINE_REMOTE_CODEC);
     return 0;
 }
 

@@ -75,6 +75,8 @@ static void describe_form(char *text, size_t room, const struct tierce__node *no
     const struct tierce__config *values = node->config->values;
     const char *codec = tierce__config_text(values, TIERCE__ENGINE_DISK_CODEC);
     const char *cipher = tierce__config_text(values, TIERCE__ENGINE_DISK_ENCRYPTION);
+    if (strstr(codec, "://") != NULL)
+        codec = "by a plug-in";
     bool has_codec = strcmp(codec, "none") != 0, has_cipher = strcmp(cipher, "none") != 0;
     text[0] = '\0';
     if (has_codec || has_cipher)

@@ -3,6 +3,7 @@
 #define TIERCE_TESTS_FROZEN_FUNCTIONS_H
 
 #include <tierce/plugin.h>
+#include <tierce/plugin_codec.h>
 #include <tierce/plugin_policy.h>
 #include <tierce/tierce.h>
 
@@ -95,6 +96,7 @@ int tierce_prefetch_wait(struct tierce_prefetch *, uint32_t);
 void tierce_prefetch_end(struct tierce_prefetch *);
 const char *tierce_version(void);
 const struct tierce_plugin *tierce_plugin(void);
+const struct tierce_plugin_codec *tierce_plugin_codec(void);
 const struct tierce_plugin_policy *tierce_plugin_policy(void);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <tierce/plugin.h>
+#include <tierce/plugin_codec.h>
 #include <tierce/plugin_policy.h>
 #include <tierce/tierce.h>
 

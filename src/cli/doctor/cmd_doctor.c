@@ -3,7 +3,7 @@
 #include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/doctor/doctor.h"
-#include "core/codec/codec.h"
+#include "core/codec/codec_plugin.h"
 #include "core/device/cuda/cufile.h"
 #include "core/policy/policy.h"
 #include "engine/remotes.h"
@@ -357,19 +357,25 @@ static void print_gpu_direct(const struct tierce__doctor_side *side, const char 
         printf("%s: disk.gpu_direct cannot be used on this machine: %s\n", name, why);
 }
 
-/* The same for policies in shared objects, which are loaded. */
-static void print_policies(const struct tierce__doctor_side *side, const char *name)
+/* The same for policies and codecs in shared objects, which are loaded. */
+static void print_plugins(const struct tierce__doctor_side *side, const char *name)
 {
-    static const char *const settings[] = {"memory.policy", "disk.policy"};
-    for (size_t i = 0; side->count == 1 && i < 2; i++) {
-        const char *url = side->sets[0].policies[i];
-        const struct tierce__policy_ops *policy;
-        char why[TIERCE__POLICY_WHY_BYTES];
+    static const char *const settings[] = {"memory.policy", "disk.policy", "disk.codec",
+                                           "remote.codec"};
+    enum { POLICIES = 2 };
+    for (size_t i = 0; side->count == 1 && i < sizeof(settings) / sizeof(settings[0]); i++) {
+        const char *url = side->sets[0].plugins[i];
+        const struct tierce__policy_ops *policy = NULL;
+        const struct tierce__codec *codec = NULL;
+        char why[TIERCE__URL_WHY_BYTES];
         if (url == NULL)
             continue;
-        if (tierce__policy_open(&policy, url, why) == 0)
-            printf("%s: %s can be used on this machine: the plug-in has the policy %s.\n", name,
-                   settings[i], policy->name);
+        int rc = i < POLICIES ? tierce__policy_open(&policy, url, why)
+                              : tierce__codec_open(&codec, url, why);
+        if (rc == 0)
+            printf("%s: %s can be used on this machine: the plug-in has the %s %s.\n", name,
+                   settings[i], i < POLICIES ? "policy" : "codec",
+                   i < POLICIES ? policy->name : codec->name);
         else
             printf("%s: %s cannot be used on this machine: %s\n", name, settings[i], why);
     }
@@ -395,8 +401,8 @@ int tierce__cli_doctor(int argc, char **argv)
     print_nixl(&b, "B");
     print_gpu_direct(&a, "A");
     print_gpu_direct(&b, "B");
-    print_policies(&a, "A");
-    print_policies(&b, "B");
+    print_plugins(&a, "A");
+    print_plugins(&b, "B");
     tierce__doctor_clear(&a);
     tierce__doctor_clear(&b);
     return status;

@@ -31,10 +31,11 @@ struct tierce__doctor_set {
     bool raw_model;    /* the model is the file of its folder, not an engine's version of it */
     bool shared;       /* found equal to a set of the other side */
     char *remote_urls; /* of a configuration, as are the two below; NULL: none */
-    char *policies[2]; /* memory.policy and disk.policy, if they are plug-ins; or NULL */
-    bool gpu_direct;   /* of a configuration: disk.gpu_direct is set */
-    bool names_codec;  /* a configuration: its field "quantization" is "tierce-" and codec.lossy, or
-                          empty; that of a namespace may continue, or be another kind */
+    /* memory.policy, disk.policy, disk.codec and remote.codec, if they are plug-ins; or NULL */
+    char *plugins[4];
+    bool gpu_direct;  /* of a configuration: disk.gpu_direct is set */
+    bool names_codec; /* a configuration: its field "quantization" is "tierce-" and codec.lossy, or
+                         empty; that of a namespace may continue, or be another kind */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
 };

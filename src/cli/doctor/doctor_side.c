@@ -30,8 +30,8 @@ void tierce__doctor_clear(struct tierce__doctor_side *side)
             tierce__free(side->sets[i].fields[k].value);
         }
         tierce__free(side->sets[i].remote_urls);
-        tierce__free(side->sets[i].policies[0]);
-        tierce__free(side->sets[i].policies[1]);
+        for (size_t k = 0; k < 4; k++)
+            tierce__free(side->sets[i].plugins[k]);
     }
     tierce__free(side->sets);
     *side = (struct tierce__doctor_side){0};

@@ -361,12 +361,20 @@ static int put_lossy(struct yaml_source *source, const char *codec)
     return put(source, "quantization", text);
 }
 
-static int put_policy(struct yaml_source *source, char **out, const char *value)
+static int put_plugins(struct yaml_source *source, const struct tierce__config *config)
 {
-    if (strncmp(value, TIERCE__POLICY_PLUGIN, strlen(TIERCE__POLICY_PLUGIN)) != 0)
-        return 0;
-    *out = tierce__strdup(value);
-    return *out != NULL ? 0 : fail(source, -ENOMEM, "no memory");
+    static const enum tierce__engine_param rows[] = {
+        TIERCE__ENGINE_MEMORY_POLICY, TIERCE__ENGINE_DISK_POLICY, TIERCE__ENGINE_DISK_CODEC,
+        TIERCE__ENGINE_REMOTE_CODEC};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *value = tierce__config_text(config, rows[i]);
+        if (strncmp(value, TIERCE__POLICY_PLUGIN, strlen(TIERCE__POLICY_PLUGIN)) != 0)
+            continue;
+        source->set->plugins[i] = tierce__strdup(value);
+        if (source->set->plugins[i] == NULL)
+            return fail(source, -ENOMEM, "no memory");
+    }
+    return 0;
 }
 
 /* The engine's parameters and one more: "model", a path or JSON text. */
@@ -403,11 +411,7 @@ static int read_config(struct yaml_source *source)
         rc = source->set->remote_urls != NULL ? 0 : fail(source, -ENOMEM, "no memory");
     }
     if (rc == 0)
-        rc = put_policy(source, &source->set->policies[0],
-                        tierce__config_text(config, TIERCE__ENGINE_MEMORY_POLICY));
-    if (rc == 0)
-        rc = put_policy(source, &source->set->policies[1],
-                        tierce__config_text(config, TIERCE__ENGINE_DISK_POLICY));
+        rc = put_plugins(source, config);
 out:
     tierce__config_destroy(config);
     return rc;

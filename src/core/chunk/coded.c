@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "core/codec/codec_plugin.h"
 #include "core/paged/paged.h"
 
 /* The table, which begins where the header ends. docs/inside/format/coded.md */
@@ -37,6 +38,18 @@ static uint64_t table_bytes(uint32_t layers)
 static uint64_t table_sum(const uint8_t *table, uint32_t layers)
 {
     return tierce__sum(table + AT_OBJECT_BYTES, table_bytes(layers) - AT_OBJECT_BYTES);
+}
+
+/* Where the table has the name of a plug-in's codec: at its end. A few numbers of layers leave no
+ * room for it. */
+static uint64_t name_at(uint32_t layers)
+{
+    return table_bytes(layers) - TIERCE__CODEC_NAME_BYTES;
+}
+
+static bool has_name(uint32_t layers)
+{
+    return AT_LAYERS + (uint64_t)LAYER_BYTES * layers <= name_at(layers);
 }
 
 uint64_t tierce__coded_head_bytes(const struct tierce__chunk_info *info)
@@ -248,6 +261,8 @@ static int64_t encode_layers(const struct encoding *e, const struct tierce__seal
         int rc = length > 0 && e->form->key != NULL
                      ? tierce__seal_layer(layer, seal, i, layer, (uint64_t)length)
                      : 0;
+        if (length == TIERCE_E_FULL && tierce__codec_is_plugin(e->form->codec))
+            return 0;
         if (length < 0 || rc < 0)
             return length < 0 ? length : rc;
         uint64_t bytes = (uint64_t)length + tag_bytes(e), end = at + bytes;
@@ -269,6 +284,11 @@ static int64_t encode_once(const struct encoding *e)
     uint8_t *table = e->dst + e->info->extent.header_bytes;
     memcpy(e->dst, e->header, e->info->extent.header_bytes);
     memset(table, 0, table_bytes(layers));
+    if (tierce__codec_is_plugin(e->form->codec)) {
+        if (!has_name(layers))
+            return 0;
+        memcpy(table + name_at(layers), e->form->codec->name, strlen(e->form->codec->name));
+    }
     int64_t end = is_lossy(e->form->codec) ? encode_lossy(e) : 1;
     if (end <= 0)
         return end;
@@ -357,11 +377,21 @@ static int parse_cipher(struct tierce__coded_info *info, const uint8_t *table)
     return set == 0 ? 0 : TIERCE_E_FORMAT;
 }
 
-/* The codec of a number in a header; 0: none, which only encrypted objects have. */
-static int parse_codec(struct tierce__coded_info *info, uint32_t number)
+/* The codec of a number in a header; 0: none, which only encrypted objects have. Two names may have
+ * one number, so the name of a plug-in's codec counts too. */
+static int parse_codec(struct tierce__coded_info *info, uint32_t number, const uint8_t *table)
 {
+    uint32_t layers = info->chunk.geometry.layer_count;
     info->codec = number > 0 ? tierce__codec_numbered(number) : NULL;
     TIERCE_DASSERT(number > 0 || info->chunk.is_sealed);
+    if ((number & TIERCE__CODEC_PLUGIN) != 0 && has_name(layers)) {
+        const uint8_t *name = table + name_at(layers);
+        bool is_loaded = info->codec != NULL && strncmp((const char *)name, info->codec->name,
+                                                        TIERCE__CODEC_NAME_BYTES) == 0;
+        if (!is_loaded)
+            tierce__codec_plugin_missing(number, name);
+        return is_loaded ? 0 : TIERCE_E_VERSION;
+    }
     return number > 0 && info->codec == NULL ? TIERCE_E_VERSION : 0;
 }
 
@@ -381,7 +411,7 @@ int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, u
         return TIERCE_E_FORMAT;
     if (tierce__load_le64(table + AT_TABLE_SUM) != table_sum(table, layers))
         return TIERCE_E_CHECKSUM;
-    rc = parse_codec(&info, number);
+    rc = parse_codec(&info, number, table);
     if (rc == 0)
         rc = parse_cipher(&info, table);
     /* The key of an encrypted object is derived from all bytes of its header: damage in the padding

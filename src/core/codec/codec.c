@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "core/codec/codec_plugin.h"
 #include "core/codec/lossless_private.h"
 
 static const struct tierce__codec *const codecs[] = {
@@ -29,7 +30,7 @@ const struct tierce__codec *tierce__codec_numbered(uint32_t number)
         if (codecs[i]->number == number)
             return codecs[i];
     }
-    return NULL;
+    return (number & TIERCE__CODEC_PLUGIN) != 0 ? tierce__codec_plugin_numbered(number) : NULL;
 }
 
 #define LAYERS_MAX 4096u /* as in a namespace */

@@ -104,13 +104,18 @@ class Doctor(CliCase):
         self.assertRegex(done.stdout, "libcufile.so.0 is present|libcufile.so.0: .*; install libcufile .*LD_LIBRARY_PATH\n")
         self.assertNotIn("B: disk.gpu_direct", done.stdout)
 
-    def test_policies_in_shared_objects_are_loaded(self):
-        built = os.path.join(os.path.dirname(EXECUTABLE), "..", "lib", "libplugin_policy.so")
-        shutil.copy(built, os.path.join(self.folder, "policy.so"))
-        a = self.write("a.yaml", f"memory.policy: plugin://{self.folder}/policy.so?uses=2\n")
+    def test_policies_and_codecs_in_shared_objects_are_loaded(self):
+        for name in ("policy", "codec"):
+            built = os.path.join(os.path.dirname(EXECUTABLE), "..", "lib", f"libplugin_{name}.so")
+            shutil.copy(built, os.path.join(self.folder, f"{name}.so"))
+        a = self.write("a.yaml", f"memory.policy: plugin://{self.folder}/policy.so?uses=2\n"
+                                 f"disk.codec: plugin://{self.folder}/codec.so\n"
+                                 f"remote.codec: plugin://{self.folder}/policy.so\n")
         b = self.write("b.yaml", "disk.policy: plugin:///nothing/is/here.so\n")
         done = self.check(0, "doctor", a, b, out=[
             "A: memory.policy can be used on this machine: the plug-in has the policy fifo_reinsertion.\n",
+            "A: disk.codec can be used on this machine: the plug-in has the codec planes_zstd.\n",
+            "policy.so: exports no function tierce_plugin_codec\n",
             "B: disk.policy cannot be used on this machine: plug-in /nothing/is/here.so: No such file or directory\n"])
         self.assertNotIn("disk.policy can be", done.stdout)
 

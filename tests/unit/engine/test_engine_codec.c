@@ -12,6 +12,7 @@
 #include "engine/observe/engine_metrics.h"
 #include "engine_fixture.h"
 #include "log_record.h"
+#include "plugin_file.h"
 #include "silent_log.h"
 #include "store/coded/coded_connector.h"
 #include "wait_for.h"
@@ -19,6 +20,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static struct fixture fx;
 static int32_t ids[FX_BLOCKS];
@@ -381,6 +383,65 @@ static int64_t load_remote(const struct tierce_chain *chain, size_t blocks)
     return loaded;
 }
 
+/* Stores chunks with the codec of a plug-in, in a process of its own: this one has not loaded it.
+ */
+static void store_by_plugin(const char *const *sets)
+{
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        fx_open(&fx, false, sets);
+        struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0);
+        bool ok =
+            fx_store(&fx, chain, 64, ids, true) == 64 && tierce_engine_flush(fx.engine, 60000) == 0;
+        struct tierce__coded_stats stats;
+        tierce__coded_connector_stats(fx.engine->levels[1].connector, &stats);
+        ok = ok && stats.encoded_chunks == 4 && stats.encoded_bytes < stats.encoded_raw_bytes;
+        tierce_chain_destroy(chain);
+        fx_close(&fx);
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+
+/* An engine without the codec reports misses, never other bytes, and changes nothing. */
+START_TEST(chunks_of_a_plugins_codec)
+{
+    char folder[] = "/tmp/tierce-remote-codec-XXXXXX", url[64], codec[128];
+    struct plugin_file file;
+    temp_folder_make(folder);
+    plugin_file_make(&file, TIERCE_PLUGIN_CODEC);
+    snprintf(url, sizeof(url), "file://%s", folder);
+    snprintf(codec, sizeof(codec), "plugin://%s", file.path);
+    const char *const plugged[] = {"remote.urls", url, "remote.codec", codec, NULL};
+    const char *const without[] = {"remote.urls", url, NULL};
+    store_by_plugin(plugged);
+    record_log(TIERCE_LOG_WARN);
+    fx_open(&fx, false, without);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0);
+    fx_wipe(&fx);
+    uint8_t origins[FX_BLOCKS];
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 64, ids);
+    ck_assert_int_le(tierce_load(fx.view, &what, origins), 0);
+    ck_assert_uint_eq(recorded_with("codec_plugin_missing", "codec=\"planes_zstd\""), 1);
+    fx_close(&fx);
+    fx_open(&fx, false, plugged);
+    plugin_file_remove(&file);
+    fx_wipe(&fx);
+    what = fx_what(&fx, chain, 0, 64, ids);
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), 64);
+    for (size_t b = 0; b < 64; b++)
+        ck_assert(fx_right(&fx, chain, b, ids[b]));
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    silence_log();
+    fx_remove(&fx);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 /* The codec in the URL of a store counts more than remote.codec. */
 START_TEST(a_remote_store_has_coded_and_raw_chunks)
 {
@@ -656,7 +717,7 @@ CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
            .tests = {chunks_come_back_whatever_the_codec_is_now, chunks_are_compressed_by_order,
                      the_result_of_a_long_command_comes_in_time,
                      short_commands_do_not_wait_for_a_compression, the_speed_has_a_bound,
-                     a_remote_store_has_coded_and_raw_chunks,
+                     a_remote_store_has_coded_and_raw_chunks, chunks_of_a_plugins_codec,
                      a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
                      a_key_that_comes_later_needs_no_restart, an_order_without_a_key_says_so,
                      encrypted_chunks_are_compressed_by_order,
