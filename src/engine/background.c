@@ -484,13 +484,8 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
     TIERCE_DASSERT(why < 0 && level < engine->level_count);
     bool sum = why == TIERCE_E_CHECKSUM;
     tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
-    /* Stores report a key that does not decrypt as another version. */
-    const char *reason = why == TIERCE_E_VERSION && engine->keys != NULL
-                             ? "another key encrypted the chunk (see encryption_key_wrong), or a "
-                               "later version of Tierce wrote it; it stays stored"
-                             : tierce_strerror(why);
     tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
-                engine->levels[level].tier->ops->name, reason);
+                engine->levels[level].tier->ops->name, tierce_strerror(why));
     /* A chunk of another version is valid for another build, which may still need it. */
     if (why == TIERCE_E_VERSION)
         drop(engine, level, key, TIERCE__STORE_HIDE, TIERCE__LEFT_VERSION, true);

@@ -29,8 +29,9 @@ enum tierce__store_op {
     TIERCE__STORE_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
     TIERCE__STORE_PUT,    /* keep a sealed chunk */
     TIERCE__STORE_DELETE, /* forget a chunk, also one that is being put */
-    TIERCE__STORE_HIDE,   /* do not serve a chunk any more and keep its bytes, for a build that can
-                            read them; until the tier is opened again */
+    TIERCE__STORE_HIDE,   /* do not serve a chunk any more and keep its bytes: for a build that can
+                            read them, until the tier is opened again, or, with `left` NO_KEY, for
+                            its key, until a SHOW */
     TIERCE__STORE_FLUSH,  /* make durable every put, delete and clear that was done before, or
                             deletes and clears alone */
     TIERCE__STORE_CLEAR,  /* forget all chunks, or those of one namespace */
@@ -39,6 +40,8 @@ enum tierce__store_op {
     TIERCE__STORE_PING,     /* asks whether the store behind it is available, and accepts our
                               credentials. No key; TIERCE__TIER_SHARED and connectors only, others
                               answer     TIERCE_E_UNSUPPORTED */
+    TIERCE__STORE_SHOW, /* serve the chunks again that are hidden for their key. A disk tier only;
+                           others answer TIERCE_E_UNSUPPORTED */
 };
 
 /* Priority in a connector when not all requests can be served at once. Equal ones are served in
@@ -73,6 +76,7 @@ enum tierce__tier_left {
     TIERCE__LEFT_VERSION,    /* hidden, because it is of another version of the format */
     TIERCE__LEFT_SUPERSEDED, /* deleted: replaced by a longer chunk that begins with it */
     TIERCE__LEFT_NO_SLOT,    /* evicted, because the tier held its maximum number of chunks */
+    TIERCE__LEFT_NO_KEY,     /* hidden, because no key that is there decrypts it */
 };
 
 /* How a LOOKUP uses remembered answers. A tier with TIERCE__TIER_SHARED remembers answers for a
@@ -130,7 +134,9 @@ struct tierce__store_req {
     size_t found;
     struct tierce__buf **bufs; /* [borrow until done] */
     size_t lent;
-    bool touches;                     /* LOOKUP of one key */
+    bool touches;   /* LOOKUP of one key */
+    bool lacks_key; /* [out] LOOKUP in a disk tier: the first key that is not found is that of a
+                       chunk that is hidden for its key */
     struct tierce__sibling *siblings; /* [borrow until done] */
     bool durable;   /* LOOKUP: only durable chunks count; tiers with TIERCE__TIER_DURABLE */
     bool only_puts; /* CLEAR; tiers with TIERCE__TIER_SHARED */
@@ -215,6 +221,10 @@ struct tierce__store_req {
      * A GET with `carries` passes the coded tier unchanged: [in] coded_bytes and stored are those
      * of a LOOKUP, and the caller gets coded bytes.
      *
+     * HIDE in a disk tier with `left` NO_KEY: [in] stored: only this stored object is hidden. A
+     * later PUT of the key replaces it, and is answered TIERCE_E_FULL like that of a new chunk. The
+     * hidden object stays until the put has its turn. A crash leaves one of the two, or none.
+     *
      * A PUT with `recodes` replaces a durable chunk's bytes: compressed ones for uncompressed ones,
      * or the reverse, or coded ones of another length. The chunk can be read throughout, and the
      * present bytes stay until the new ones are durable, so that a crash leaves one of the two. No
@@ -230,7 +240,7 @@ struct tierce__store_req {
     uint64_t coded_bytes;
     uint64_t stored;
     struct tierce__buf *raw;     /* [borrow until done] */
-    enum tierce__tier_left left; /* DELETE: why */
+    enum tierce__tier_left left; /* DELETE, HIDE: why */
     bool only_asks;              /* DELETE */
     bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
     bool recodes;                /* PUT to a durable tier: see above */

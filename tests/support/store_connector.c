@@ -181,6 +181,7 @@ static void carry_out(struct store_connector *store, struct tierce__store_req *r
     case TIERCE__STORE_PING:
         break;
     case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_SHOW:
     case TIERCE__STORE_FLUSH:
     case TIERCE__STORE_CLEAR:
     case TIERCE__STORE_SIBLINGS:

@@ -83,12 +83,12 @@ static int restore(struct verify *v, struct tierce__coded_info *info)
     int rc = check_layers(info, v->buffer);
     if (rc == 0 && info->key_number > 0)
         rc = v->keys != NULL ? tierce__coded_keys_unlock(v->keys, "inspect", info, v->buffer)
-                             : TIERCE_E_VERSION;
-    v->is_locked = rc == TIERCE_E_VERSION;
+                             : TIERCE_E_NO_KEY;
+    v->is_locked = rc == TIERCE_E_NO_KEY;
     if (rc == 0)
         rc = tierce__coded_decode(v->spare, info, v->buffer);
     tierce__seal_wipe(&info->seal, sizeof(info->seal));
-    v->is_wrong_key = rc == TIERCE_E_VERSION && !v->is_locked;
+    v->is_wrong_key = rc == TIERCE_E_VERSION;
     if (v->is_locked)
         tierce__coded_restore_header(v->spare, info, v->buffer);
     return v->is_locked ? 0 : rc;

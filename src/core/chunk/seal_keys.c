@@ -143,6 +143,17 @@ int tierce__seal_keys_parse(struct tierce__seal_keys **out, char *text, size_t l
     return rc;
 }
 
+bool tierce__seal_keys_equal(const struct tierce__seal_keys *a, const struct tierce__seal_keys *b)
+{
+    bool equal = a->count == b->count;
+    for (size_t i = 0; equal && i < a->count; i++) {
+        const struct keys_row *x = &a->rows[i], *y = &b->rows[i];
+        equal = x->key.number == y->key.number && strcmp(x->scope, y->scope) == 0 &&
+                memcmp(x->key.bytes, y->key.bytes, sizeof(x->key.bytes)) == 0;
+    }
+    return equal;
+}
+
 void tierce__seal_keys_destroy(struct tierce__seal_keys *keys)
 {
     if (keys == NULL)

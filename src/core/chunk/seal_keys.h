@@ -34,6 +34,8 @@ struct tierce__seal_keys;
  */
 TIERCE_MUSTUSE int tierce__seal_keys_parse(struct tierce__seal_keys **out, char *text,
                                            size_t length, char why[TIERCE__SEAL_KEYS_WHY_BYTES]);
+/* Whether two sets have the same keys in the same order. */
+bool tierce__seal_keys_equal(const struct tierce__seal_keys *a, const struct tierce__seal_keys *b);
 /* NULL is accepted. */
 void tierce__seal_keys_destroy(struct tierce__seal_keys *keys);
 

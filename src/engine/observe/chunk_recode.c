@@ -124,14 +124,19 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
     struct tierce__buf *coded = NULL;
     uint64_t coded_bytes = 0;
     int rc = tierce__coded_tier_form(tier, &chunk->key, &coded_bytes);
+    if (rc == TIERCE_E_NO_KEY) {
+        r->unread++;
+        return STAYS;
+    }
     if (rc != 0 || is_in_form(r, chunk, coded_bytes))
         return rc != 0 ? rc : IS_IN_FORM;
     if (r->codec != NULL && !tierce__coded_tier_has_element(tier, chunk->key.ns))
         return NO_ELEMENT;
     uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
     struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, NULL, &rc);
-    /* FULL: no key, or no memory to decode; VERSION: another key, or a later version. */
-    if (raw == NULL && (rc == TIERCE_E_FULL || rc == TIERCE_E_VERSION || rc == -ENOMEM)) {
+    bool is_unread = rc == TIERCE_E_NO_KEY || rc == TIERCE_E_VERSION || rc == TIERCE_E_FULL ||
+                     rc == -ENOMEM; /* the last two: no memory to decode */
+    if (raw == NULL && is_unread) {
         r->unread++;
         return STAYS;
     }

@@ -55,6 +55,8 @@ static const struct codec_row {
         "Chunks that were not stored, because they could not be encrypted."),
     ROW("locked_reads", locked_reads, 1,
         "Reads of encrypted chunks whose key is missing or another one."),
+    ROW("wrong_key_reads", wrong_key_reads, 1,
+        "Of these reads, those of chunks that another key encrypted than the one with its number."),
 #undef ROW
 #undef RAW
 };

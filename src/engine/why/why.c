@@ -20,19 +20,13 @@
 
 static const struct {
     const char *name, *words;
+    enum tierce__stat counter;
 } rows[] = {
-    {"none", "nothing is missing"},
-#define TIERCE_MISS(id, name, words) {#name, words},
+    {"none", "nothing is missing", TIERCE__STAT_COUNT},
+#define TIERCE_MISS(id, name, words) {#name, words, TIERCE__STAT_misses_##name},
 #include <tierce/misses.def>
 #undef TIERCE_MISS
 };
-
-#define TIERCE_MISS(id, name, words)                                                               \
-    _Static_assert((int)TIERCE__STAT_misses_##name ==                                              \
-                       (int)TIERCE__STAT_misses_never_stored + (int)TIERCE_MISS_##id - 1,          \
-                   "the counters are in the order of the reasons");
-#include <tierce/misses.def>
-#undef TIERCE_MISS
 
 const char *tierce_miss_name(enum tierce_miss_reason reason)
 {
@@ -67,6 +61,8 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
         return TIERCE_MISS_IDENTITY;
     case TIERCE__LEFT_VERSION:
         return TIERCE_MISS_VERSION;
+    case TIERCE__LEFT_NO_KEY:
+        return TIERCE_MISS_NO_KEY;
     }
     return TIERCE_MISS_DELETED;
 }
@@ -209,8 +205,7 @@ static void tell_reason(struct tierce_engine *engine, const struct tierce__key *
 void tierce__why_count(struct tierce_engine *engine, enum tierce_miss_reason reason)
 {
     TIERCE_DASSERT(reason > TIERCE_MISS_NONE && reason < TIERCE_MISS_COUNT);
-    tierce__count(engine, (enum tierce__stat)(TIERCE__STAT_misses_never_stored + (int)reason - 1),
-                  1);
+    tierce__count(engine, rows[reason].counter, 1);
 }
 
 void tierce__why_missing(struct tierce_engine *engine, const struct tierce__keys *keys,

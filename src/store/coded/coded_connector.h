@@ -25,7 +25,8 @@
  * decodes them. A store without ranges is asked once for the object, into the caller's buffer.
  *
  * Status of a GET beyond those of a connector: TIERCE_E_CHECKSUM: the object is damaged;
- * TIERCE_E_VERSION: this build has no such codec; TIERCE_E_FULL: no memory.
+ * TIERCE_E_VERSION: this build has no such codec; TIERCE_E_NO_KEY: its key is missing or another
+ * one; TIERCE_E_FULL: no memory.
  *
  * If another process replaces an object by one of the other kind between two ranges of a load, the
  * bytes of the second range are invalid. The reader's verification of cells finds that.

@@ -407,7 +407,7 @@ static void serve(struct tierce__coded_get *g)
     struct tierce__coded_tier *t = g->tier;
     struct tierce__coded_work work = {
         .keys = t->keys, .tier = t->ops.name, .device = is_on_device(g->req) ? device_of(t) : NULL};
-    uint64_t begun = tierce__now_ns();
+    uint64_t begun = tierce__now_ns(), generation = tierce__coded_keys_generation(t->keys);
     int rc = is_on_device(g->req) && work.device == NULL ? TIERCE_E_UNSUPPORTED : TIERCE_E_DEADLINE;
     if (rc == TIERCE_E_DEADLINE && begun < g->req->deadline_ns)
         rc = tierce__coded_range_decode(
@@ -418,6 +418,8 @@ static void serve(struct tierce__coded_get *g)
     tierce__coded_speed_decoded(&t->speed, &t->stats, &work, rc, took);
     tierce__lock_drop(&t->lock);
     note_device_error(t, work.device_error);
+    if (rc == TIERCE_E_NO_KEY)
+        tierce__coded_hide(t, g->req->keys, g->stored, generation);
     finish(g, rc);
 }
 
@@ -606,7 +608,7 @@ void tierce__coded_get_begin(struct tierce__coded_tier *t, struct tierce__store_
     struct tierce__store_req look;
     int rc = tierce__coded_look(t, &look, req->keys, req->deadline_ns);
     if (rc == 0)
-        rc = TIERCE_E_MISS;
+        rc = look.lacks_key ? TIERCE_E_NO_KEY : TIERCE_E_MISS;
     else if (rc > 0 && look.coded_bytes > 0 && is_on_device(req) && !may_decode_there(t, req))
         rc = TIERCE_E_UNSUPPORTED;
     else if (rc > 0)

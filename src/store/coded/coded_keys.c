@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -16,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log/log_repeat.h"
@@ -24,12 +26,14 @@
 
 extern char **environ;
 
-#define TEXT_MAX       (256u << 10)
-#define COMMAND_MS     10000u
-#define LOOK_MS        1000u  /* between two looks at the file */
-#define RUN_MS         60000u /* between two runs of the command */
-#define END_LOOK_MS    10     /* between two looks whether the command has ended */
-#define MISSING_REMEDY "add the key with this number to encryption.key_file"
+#define TEXT_MAX    (256u << 10)
+#define COMMAND_MS  10000u
+#define LOOK_MS     1000u  /* between two looks at the file */
+#define RUN_MS      60000u /* between two runs of the command */
+#define END_LOOK_MS 10     /* between two looks whether the command has ended */
+#define LOSSES_MAX  32u
+#define EFFECT                                                                                     \
+    "lookups do not find chunks with this key until it is there, and a store replaces them"
 
 /* The file when it was read. */
 struct seen {
@@ -38,6 +42,16 @@ struct seen {
     dev_t device;            /* another file may have the same time, too */
     ino_t inode;
     off_t bytes;
+};
+
+/* A key that is missing or wrong, so that its loss is logged once. */
+struct loss {
+    uint32_t number; /* 0: none */
+    uint8_t ns_digest[TIERCE_HASH_BYTES];
+    char tier[64];
+    bool is_wrong;
+    bool told;            /* it was logged */
+    uint64_t looks_begun; /* when it was noted: a later look proves it */
 };
 
 struct tierce__coded_keys {
@@ -51,9 +65,11 @@ struct tierce__coded_keys {
     bool runs, stop;
     bool asked; /* the thread is to look */
     bool looks; /* a thread is looking */
-    uint64_t looked_ns;
+    uint64_t looks_begun, looked_ns;
     struct seen seen; /* of the one that is looking */
     struct tierce__seal_keys *set;
+    _Atomic uint64_t generation; /* of the set; stored under the lock */
+    struct loss losses[LOSSES_MAX];
 };
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -256,8 +272,91 @@ static bool is_to_be_read(struct seen *now, const struct tierce__coded_keys *key
     return !see(now, keys) || before->is_young || !is_same_change(now, before);
 }
 
+/* ---- lost keys ------------------------------------------------------------------------------- */
+
+static void log_missing(const struct tierce__coded_keys *keys, const struct loss *loss)
+{
+    char digest[2 * TIERCE_HASH_BYTES + 1];
+    tierce__hex_encode(digest, loss->ns_digest, TIERCE_HASH_BYTES);
+    tierce__log(TIERCE_LOG_ERROR, "encryption_key_missing",
+                "tier=%s key=%u namespace=%s effect=\"" EFFECT "\" remedy=\"%s\"", loss->tier,
+                (unsigned)loss->number, digest,
+                keys->file != NULL
+                    ? "add the key with this number, for all namespaces or for this one, to "
+                      "encryption.key_file, which is read again"
+                    : "let encryption.key_command print the key with this number, for all "
+                      "namespaces or for this one; it runs again for such a chunk, once a minute "
+                      "at most");
+}
+
+static void log_wrong(const struct tierce__coded_keys *keys, const struct loss *loss)
+{
+    tierce__log(TIERCE_LOG_ERROR, "encryption_key_wrong",
+                "tier=%s key=%u effect=\"" EFFECT
+                "\" reason=\"the key with this number is not the one that encrypted the chunk, or "
+                "the chunk was changed\" remedy=\"put the right key under this number into %s; "
+                "give a new key a new number\"",
+                loss->tier, (unsigned)loss->number,
+                keys->file != NULL ? "encryption.key_file"
+                                   : "the output of encryption.key_command");
+}
+
+static bool is_same_loss(const struct loss *a, const struct loss *b)
+{
+    return a->number == b->number && a->is_wrong == b->is_wrong &&
+           memcmp(a->ns_digest, b->ns_digest, TIERCE_HASH_BYTES) == 0;
+}
+
+/* Notes a loss, unless it is noted already; of more than LOSSES_MAX, the rest when others are over.
+ * Returns whether it is to be logged now, which is later if a look must prove it. Under the lock.
+ */
+static bool note_loss(struct tierce__coded_keys *keys, const struct loss *loss, bool needs_look)
+{
+    struct loss *entry = NULL;
+    tierce__lock_assert_held(&keys->lock);
+    for (size_t i = 0; i < LOSSES_MAX; i++) {
+        struct loss *other = &keys->losses[i];
+        if (is_same_loss(other, loss))
+            return false;
+        if (other->number == 0 && entry == NULL)
+            entry = other;
+    }
+    if (entry == NULL)
+        return false;
+    *entry = *loss;
+    entry->told = !needs_look;
+    entry->looks_begun = keys->looks_begun;
+    return !needs_look;
+}
+
+/* The keys were read again, or have not changed: forgets the losses that are over, and logs those
+ * that are not. The lock is held at the beginning and at the end. */
+static void settle_losses(struct tierce__coded_keys *keys, uint64_t look, bool has_changed)
+{
+    tierce__lock_assert_held(&keys->lock);
+    for (size_t i = 0; i < LOSSES_MAX; i++) {
+        struct loss *loss = &keys->losses[i];
+        if (loss->number == 0)
+            continue;
+        bool is_over = loss->is_wrong ? has_changed
+                                      : tierce__seal_keys_numbered(keys->set, loss->number,
+                                                                   loss->ns_digest) != NULL;
+        if (is_over) {
+            *loss = (struct loss){0};
+        } else if (!loss->told && loss->looks_begun < look) {
+            const struct loss copy = *loss;
+            loss->told = true;
+            tierce__lock_drop(&keys->lock);
+            log_missing(keys, &copy);
+            tierce__lock_take(&keys->lock);
+        }
+    }
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
 /* Reads the keys again. Of the thread that has set `looks`. */
-static void look(struct tierce__coded_keys *keys)
+static void look(struct tierce__coded_keys *keys, uint64_t number)
 {
     struct tierce__seal_keys *set = NULL, *old = NULL;
     char why[TIERCE__CODED_KEYS_WHY_BYTES];
@@ -267,11 +366,15 @@ static void look(struct tierce__coded_keys *keys)
     tierce__lock_take(&keys->lock);
     bool stopped = keys->stop;
     bool has_news = set != NULL && keys->file != NULL && !is_same_change(&now, &keys->seen);
+    bool has_changed = set != NULL && !tierce__seal_keys_equal(set, keys->set);
     if (set != NULL) {
         old = keys->set;
         keys->set = set;
         keys->seen = now;
     }
+    if (has_changed) /* release: a reader of the generation finds the new set */
+        atomic_fetch_add_explicit(&keys->generation, 1, memory_order_release);
+    settle_losses(keys, number, has_changed);
     tierce__lock_drop(&keys->lock);
     tierce__seal_keys_destroy(old);
     if (has_news)
@@ -289,8 +392,9 @@ static void look_alone(struct tierce__coded_keys *keys)
     while (keys->looks)
         (void)tierce__cond_wait(&keys->cond, &keys->lock, TIERCE__DEADLINE_NEVER);
     keys->looks = true;
+    uint64_t number = ++keys->looks_begun;
     tierce__lock_drop(&keys->lock);
-    look(keys);
+    look(keys, number);
     tierce__lock_take(&keys->lock);
     keys->looks = false;
     keys->looked_ns = tierce__now_ns();
@@ -302,31 +406,31 @@ static void *look_main(void *arg)
     struct tierce__coded_keys *keys = arg;
     tierce__lock_take(&keys->lock);
     while (!keys->stop) {
-        if (!keys->asked) {
-            (void)tierce__cond_wait(&keys->cond, &keys->lock, TIERCE__DEADLINE_NEVER);
+        uint64_t next_ns = keys->asked ? keys->looked_ns + keys->pause_ns : TIERCE__DEADLINE_NEVER;
+        if (tierce__now_ns() < next_ns) {
+            (void)tierce__cond_wait(&keys->cond, &keys->lock, next_ns);
             continue;
         }
+        keys->asked = false; /* a loss during the look needs another one */
         look_alone(keys);
-        keys->asked = false;
     }
     tierce__lock_drop(&keys->lock);
     return NULL;
 }
 
-/* Lets the thread look, if it is time to. */
-static void ask(struct tierce__coded_keys *keys)
+void tierce__coded_keys_ask(struct tierce__coded_keys *keys)
 {
     int rc = 0;
+    if (keys == NULL)
+        return;
     tierce__lock_take(&keys->lock);
-    uint64_t now = tierce__now_ns();
-    bool asks = !keys->asked && now - keys->looked_ns >= keys->pause_ns;
+    bool asks = !keys->asked;
     if (asks && !keys->runs)
         rc = tierce__thread_start_on(&keys->thread, &keys->affinity, look_main, keys);
-    if (rc < 0)
-        keys->looked_ns = now;
     keys->runs |= asks && rc == 0;
     keys->asked |= asks && rc == 0;
-    tierce__cond_broadcast(&keys->cond);
+    if (asks)
+        tierce__cond_broadcast(&keys->cond);
     tierce__lock_drop(&keys->lock);
     if (rc < 0)
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
@@ -435,9 +539,40 @@ bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__s
     if (copy_key(keys, out, 0, ns_digest))
         return true;
     tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
-                         "effect=\"chunks of a namespace are not stored\" remedy=\"add a key for "
-                         "its namespace, or one for all, to encryption.key_file\"");
+                         "effect=\"chunks of a namespace are not stored\" remedy=\"%s\"",
+                         keys->file != NULL
+                             ? "add a key for its namespace, or one for all, to "
+                               "encryption.key_file"
+                             : "let encryption.key_command print a key for its namespace, or one "
+                               "for all, and restart");
     return false;
+}
+
+uint64_t tierce__coded_keys_generation(const struct tierce__coded_keys *keys)
+{
+    return keys != NULL ? atomic_load_explicit(&keys->generation, memory_order_acquire) : 0;
+}
+
+static struct loss loss_of(const char *tier, const struct tierce__coded_info *info, bool is_wrong)
+{
+    struct loss loss = {.number = info->key_number, .is_wrong = is_wrong};
+    memcpy(loss.ns_digest, info->chunk.ns_digest, TIERCE_HASH_BYTES);
+    snprintf(loss.tier, sizeof(loss.tier), "%s", tier);
+    return loss;
+}
+
+/* A key is missing or wrong. */
+static void lose(struct tierce__coded_keys *keys, const struct loss *loss)
+{
+    bool needs_look = !loss->is_wrong && keys->file != NULL; /* the file may have it already */
+    tierce__lock_take(&keys->lock);
+    bool tells = note_loss(keys, loss, needs_look);
+    tierce__lock_drop(&keys->lock);
+    tierce__coded_keys_ask(keys);
+    if (tells && loss->is_wrong)
+        log_wrong(keys, loss);
+    else if (tells)
+        log_missing(keys, loss);
 }
 
 int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
@@ -447,27 +582,28 @@ int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
     uint32_t number = info->key_number;
     if (number == 0)
         return 0;
-    bool found = keys != NULL && copy_key(keys, &key, number, info->chunk.ns_digest);
-    if (!found && keys != NULL)
-        ask(keys);
-    if (!found) {
+    if (keys == NULL) {
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
-                             "tier=%s key=%u effect=\"chunks with this key are not loaded; they "
-                             "stay stored\" remedy=\"%s\"",
-                             tier, (unsigned)number, MISSING_REMEDY);
-        return TIERCE_E_VERSION;
+                             "tier=%s key=%u effect=\"" EFFECT
+                             "\" reason=\"there are no keys: neither encryption.key_file nor "
+                             "encryption.key_command is set\" remedy=\"set one that has the key "
+                             "with this number, and restart\"",
+                             tier, (unsigned)number);
+        return TIERCE_E_NO_KEY;
+    }
+    if (!copy_key(keys, &key, number, info->chunk.ns_digest)) {
+        const struct loss loss = loss_of(tier, info, false);
+        lose(keys, &loss);
+        return TIERCE_E_NO_KEY;
     }
     int rc = tierce__coded_open(info, object, &key);
     tierce__seal_wipe(&key, sizeof(key));
     return rc < 0 ? TIERCE_E_FULL : 0;
 }
 
-void tierce__coded_keys_log_wrong(const char *tier, uint32_t number)
+void tierce__coded_keys_log_wrong(struct tierce__coded_keys *keys, const char *tier,
+                                  const struct tierce__coded_info *info)
 {
-    tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_wrong",
-                         "tier=%s key=%u effect=\"the chunk is not loaded; it stays stored\" "
-                         "reason=\"the key with this number is not the one that encrypted the "
-                         "chunk, or the chunk was changed\" remedy=\"put the right key under this "
-                         "number and restart; give a new key a new number\"",
-                         tier, (unsigned)number);
+    const struct loss loss = loss_of(tier, info, true);
+    lose(keys, &loss);
 }

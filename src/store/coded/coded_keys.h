@@ -12,11 +12,11 @@
  *
  * The file is read again after a change. Before a chunk is encrypted, a call looks for one and
  * reads the file itself, so that the first chunk after a change uses the new key: the operator may
- * already have removed the old one. When a key is missing, a thread looks for a change, once a
- * second at most. The command runs at open, and again by the thread when a key is missing, once a
- * minute at most. A change of the file is logged. If the new keys cannot be read, the old ones
- * stay, and that is logged. A file whose last line does not end cannot be read, because it may be
- * half written.
+ * already have removed the old one. When a key is missing or wrong, a thread looks for a change,
+ * once a second at most. The command runs at open, and again by the thread when a key is missing or
+ * wrong, once a minute at most. A change of the file is logged. If the new keys cannot be read, the
+ * old ones stay, and that is logged. A file whose last line does not end cannot be read, because it
+ * may be half written.
  *
  * No call that decrypts waits for the thread: it uses the keys that are known, and later calls the
  * new ones. The thread starts when it is first needed.
@@ -48,15 +48,25 @@ void tierce__coded_keys_close(struct tierce__coded_keys *keys);
 bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__seal_key *out,
                                const uint8_t ns_digest[TIERCE_HASH_BYTES]);
 
+/* Rises with each set of keys that differs from the one before. NULL: 0. */
+uint64_t tierce__coded_keys_generation(const struct tierce__coded_keys *keys);
+
+/* Lets the thread look for a change, because a chunk is needed whose key is missing or wrong. NULL
+ * is accepted. */
+void tierce__coded_keys_ask(struct tierce__coded_keys *keys);
+
 /* Derives the key of an object that was parsed; one that is not encrypted needs none. NULL: there
- * are no keys. Errors: TIERCE_E_VERSION: its key is missing, which is logged with its number,
- * perhaps only until the thread has looked at the file or the command has ended; TIERCE_E_FULL: no
- * memory. `tier` is a name for the log. */
+ * are no keys. Errors: TIERCE_E_NO_KEY: its key is missing, perhaps only until the thread has
+ * looked at the file or the command has ended; TIERCE_E_FULL: no memory. A missing key is logged
+ * once, and again after it was there; that of a file only after the thread has looked. `tier` is a
+ * name for the log. */
 TIERCE_MUSTUSE int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
                                              struct tierce__coded_info *info,
                                              const uint8_t *object);
 
-/* Logs that a layer could not be decrypted although its sum is right. */
-void tierce__coded_keys_log_wrong(const char *tier, uint32_t number);
+/* Logs that a layer could not be decrypted although its sum is right: once for a key, until the
+ * keys change. `info` is that of an object that was opened with these keys. */
+void tierce__coded_keys_log_wrong(struct tierce__coded_keys *keys, const char *tier,
+                                  const struct tierce__coded_info *info);
 
 #endif

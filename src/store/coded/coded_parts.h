@@ -103,11 +103,10 @@ void tierce__coded_range_plan(struct tierce__coded_range *out,
  * Verifies and decodes the range of a GET into its buffer, after its layers were decrypted if they
  * are encrypted. `coded` holds the coded bytes from range->from on, and does not overlap the range
  * in the buffer. Errors: TIERCE_E_CHECKSUM, TIERCE_E_FORMAT: the bytes are damaged; TIERCE_E_FULL:
- * no memory for a layer that lies partly in the range, or that is encrypted, or its key is missing,
- * which is logged: the key may come, so the object must not be hidden; TIERCE_E_VERSION: the key is
- * another one, which is logged. With a device, for objects of
- * tierce__coded_may_be_on_device: TIERCE_E_UNSUPPORTED: it has failed to decode this one
- * (work->device_error); TIERCE_E_DEADLINE.
+ * no memory for a layer that lies partly in the range, or that is encrypted; TIERCE_E_NO_KEY: the
+ * key is missing or another one, which is logged: it may come, so the object stays. With a device,
+ * for objects of tierce__coded_may_be_on_device: TIERCE_E_UNSUPPORTED: it has failed to decode this
+ * one (work->device_error); TIERCE_E_DEADLINE.
  */
 struct tierce__coded_work {
     struct tierce__coded_keys *keys; /* NULL: none */
@@ -120,6 +119,7 @@ struct tierce__coded_work {
                                         decryption */
     bool is_lossy;                   /* [out] that codec */
     bool is_locked;                  /* [out] the key is missing or another one */
+    bool is_wrong_key;               /* [out] it is another one */
     int device_error;                /* [out] of the device; 0: none */
 };
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,

@@ -105,6 +105,7 @@ struct tierce__coded_tier {
     bool no_pool;
     struct tierce__affinity affinity; /* of the threads, which the first put and get start */
     _Atomic bool has_recoded;         /* chunks may have been compressed or uncompressed */
+    _Atomic bool has_lacking; /* chunks may be hidden for their key; stored under the lock */
     struct tierce__coded_elements elements;
 
     struct tierce__coded_device own_device; /* constant once `device` has pointed to it */
@@ -144,6 +145,7 @@ struct tierce__coded_tier {
     uint64_t pending_gets;  /* gets that were not answered */
     uint64_t next_deadline; /* a lower bound of the deadlines in these lists */
 
+    uint64_t lacking_generation; /* of the keys that did not decrypt the hidden chunks */
     struct tierce__coded_stats stats;
     struct tierce__coded_speed speed;
 };
@@ -183,8 +185,12 @@ struct tierce__buf *tierce__coded_alloc(struct tierce__coded_tier *t, uint64_t b
 /* Calls the inner tier, which close waits for. False: the tier closes. */
 bool tierce__coded_pass(struct tierce__coded_tier *t, struct tierce__store_req *inner);
 /* Whether the inner tier stores a chunk: a lookup of one key, which a disk answers at once from its
- * index. Returns `found`, or the lookup's error. No lock. */
+ * index. Returns `found`, or the lookup's error. If the chunk is hidden for its key, the keys are
+ * read again. No lock. */
 TIERCE_MUSTUSE int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *look,
                                       const struct tierce__key *key, uint64_t deadline_ns);
+/* Hides object `stored` of a chunk, which keys of that generation did not decrypt. No lock. */
+void tierce__coded_hide(struct tierce__coded_tier *t, const struct tierce__key *key,
+                        uint64_t stored, uint64_t generation);
 
 #endif

@@ -275,19 +275,20 @@ int tierce__coded_range_decode(const struct tierce__coded_range *range,
     work->raw_bytes = work->coded_bytes = work->device_raw_bytes = 0;
     work->device_error = 0;
     work->is_lossy = info.codec != NULL && !info.codec->is_exact;
-    work->is_locked = false;
+    work->is_locked = work->is_wrong_key = false;
     TIERCE_ASSERT(work->device == NULL || tierce__coded_may_be_on_device(&info));
     int rc = range->first < range->last
                  ? tierce__coded_keys_unlock(work->keys, work->tier, &info, parsed->bytes)
                  : 0;
     work->decrypt_ns = tierce__now_ns() - begun;
-    work->is_locked = rc == TIERCE_E_VERSION;
+    work->is_locked = rc == TIERCE_E_NO_KEY;
     if (rc < 0)
-        return work->is_locked ? TIERCE_E_FULL : rc;
+        return rc;
     rc = decode_range(&target, range, &info, parsed, coded);
     tierce__seal_wipe(&info.seal, sizeof(info.seal));
-    work->is_locked = rc == TIERCE_E_VERSION;
-    if (work->is_locked)
-        tierce__coded_keys_log_wrong(work->tier, info.key_number);
-    return rc;
+    if (rc != TIERCE_E_VERSION)
+        return rc;
+    work->is_locked = work->is_wrong_key = true;
+    tierce__coded_keys_log_wrong(work->keys, work->tier, &info);
+    return TIERCE_E_NO_KEY;
 }

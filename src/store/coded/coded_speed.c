@@ -171,6 +171,7 @@ void tierce__coded_speed_decoded(struct tierce__coded_speed *speed,
     double alone_s = (double)speed->alone_ns / 1e9;
     speed->alone_ns = 0;
     stats->locked_reads += work->is_locked;
+    stats->wrong_key_reads += work->is_wrong_key;
     if (rc != 0 || work->raw_bytes == 0)
         return;
     /* A chunk without a codec is decrypted as well. */

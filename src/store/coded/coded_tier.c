@@ -82,7 +82,78 @@ int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *l
     if (!tierce__coded_pass(t, look))
         return TIERCE_E_CLOSED;
     TIERCE_ASSERT(answered); /* a disk has its index in memory */
+    if (look->lacks_key)
+        tierce__coded_keys_ask(t->keys);
     return look->status < 0 ? look->status : (int)look->found;
+}
+
+/* ---- chunks that no key decrypts ------------------------------------------------------------- */
+
+void tierce__coded_hide(struct tierce__coded_tier *t, const struct tierce__key *key,
+                        uint64_t stored, uint64_t generation)
+{
+    bool answered = false;
+    struct tierce__store_req hide = {.op = TIERCE__STORE_HIDE,
+                                     .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                     .done = note_look,
+                                     .arg = &answered,
+                                     .keys = key,
+                                     .key_count = 1,
+                                     .left = TIERCE__LEFT_NO_KEY,
+                                     .stored = stored};
+    if (!tierce__coded_pass(t, &hide))
+        return;
+    TIERCE_ASSERT(answered);
+    tierce__lock_take(&t->lock);
+    /* relaxed: show_again reads the rest under the lock */
+    bool has = atomic_load_explicit(&t->has_lacking, memory_order_relaxed);
+    if (!has || generation < t->lacking_generation)
+        t->lacking_generation = generation;
+    atomic_store_explicit(&t->has_lacking, true, memory_order_relaxed);
+    tierce__lock_drop(&t->lock);
+}
+
+/* The keys may decrypt hidden chunks since they have changed. */
+static void show_again(struct tierce__coded_tier *t)
+{
+    bool answered = false;
+    struct tierce__store_req show = {.op = TIERCE__STORE_SHOW,
+                                     .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                     .done = note_look,
+                                     .arg = &answered};
+    uint64_t generation = tierce__coded_keys_generation(t->keys);
+    tierce__lock_take(&t->lock);
+    bool shows = atomic_load_explicit(&t->has_lacking, memory_order_relaxed) &&
+                 t->lacking_generation != generation;
+    if (shows) /* first: a chunk that is hidden from here on sets it again */
+        atomic_store_explicit(&t->has_lacking, false, memory_order_relaxed);
+    tierce__lock_drop(&t->lock);
+    if (shows && tierce__coded_pass(t, &show))
+        TIERCE_ASSERT(answered);
+}
+
+/* A lookup, of which must be known whether it ends at a hidden chunk. */
+static void look_up(struct tierce__coded_tier *t, struct tierce__store_req *req)
+{
+    bool answered = false;
+    struct tierce__store_req look = *req;
+    look.done = note_look;
+    look.arg = &answered;
+    look.lacks_key = false;
+    look.found = 0;
+    if (!tierce__coded_pass(t, &look))
+        look.status = TIERCE_E_CLOSED;
+    else
+        TIERCE_ASSERT(answered);
+    if (look.lacks_key)
+        tierce__coded_keys_ask(t->keys);
+    req->found = look.found;
+    req->object_bytes = look.object_bytes;
+    req->coded_bytes = look.coded_bytes;
+    req->stored = look.stored;
+    req->lacks_key = look.lacks_key;
+    req->status = look.status;
+    req->done(req);
 }
 
 bool tierce__coded_tier_encrypts(struct tierce__tier *tier)
@@ -96,7 +167,7 @@ int tierce__coded_tier_form(struct tierce__tier *tier, const struct tierce__key 
     struct tierce__store_req look;
     int found = tierce__coded_look(tier_of(tier), &look, key, TIERCE__DEADLINE_NEVER);
     if (found <= 0)
-        return found < 0 ? found : TIERCE_E_MISS;
+        return found < 0 ? found : look.lacks_key ? TIERCE_E_NO_KEY : TIERCE_E_MISS;
     *coded_bytes = look.coded_bytes;
     return 0;
 }
@@ -140,7 +211,11 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     bool carries = req->op == TIERCE__STORE_GET && req->carries;
     if ((req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT) && !recodes && !carries)
         req->coded_bytes = 0;
-    if (is_closing(t)) {
+    bool has_lacking = atomic_load_explicit(&t->has_lacking, memory_order_relaxed);
+    bool is_closed = is_closing(t);
+    if (has_lacking && !is_closed)
+        show_again(t);
+    if (is_closed) {
         req->status = TIERCE_E_CLOSED;
         req->found = 0;
         req->done(req);
@@ -148,6 +223,8 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
         tierce__coded_get_begin(t, req);
     } else if (forgets) {
         forget(t, req);
+    } else if (req->op == TIERCE__STORE_LOOKUP && has_lacking) {
+        look_up(t, req);
     } else if (req->op != TIERCE__STORE_PUT || recodes || !tierce__coded_put_begin(t, req)) {
         if (tierce__coded_pass(t, req))
             return;

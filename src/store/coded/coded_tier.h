@@ -33,8 +33,12 @@
  * GET: the head of a coded object is read once for the requests that want ranges of it, then the
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
  * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
- * the object is damaged; TIERCE_E_VERSION: this build has no such codec, or the object's key is
- * missing or another one, or its namespace has not chosen its lossy codec.
+ * the object is damaged; TIERCE_E_VERSION: this build has no such codec, or its namespace has not
+ * chosen its lossy codec; TIERCE_E_NO_KEY: its key is missing or another one.
+ *
+ * A chunk that no key decrypts is hidden after the first GET: lookups do not find it, and a PUT
+ * replaces it. When the keys have changed, all such chunks are found again that were not replaced.
+ * As long as there are any, a lookup that ends at one lets the keys be read again (coded_keys.h).
  *
  * GET into the memory of a device (buf->on_device), of which tierce__coded_tier_use_device was
  * told: coded bytes are read into memory of the host and verified, and the device decodes them. A
@@ -139,6 +143,7 @@ struct tierce__coded_stats {
     uint64_t encrypted_chunks; /* whether they were coded or not */
     uint64_t refused_chunks;   /* not stored, because they could not be encrypted */
     uint64_t locked_reads;     /* of chunks whose key is missing or another one */
+    uint64_t wrong_key_reads;  /* of these: another one */
     double device_bytes_per_s; /* how fast the device reads; 0: not known */
     double decode_bytes_per_s; /* raw bytes of all threads; 0: not known */
     double load_time;          /* of loads with the codec, by that with raw chunks; 0: not known */

@@ -47,6 +47,11 @@ static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
     }
     TIERCE_DASSERT(found <= req->key_count);
     req->found = found;
+    req->lacks_key = false;
+    if (found < req->key_count && d->lacking_count > 0) {
+        uint32_t slot = tierce__index_find(d->table.index, &req->keys[found]);
+        req->lacks_key = slot != TIERCE__INDEX_NONE && d->table.chunks[slot].lacks_key;
+    }
     if (req->key_count == 1 && found == 1) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[0]];
         req->object_bytes = tierce__disk_chunk_bytes(c);
@@ -165,10 +170,10 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
         req->found = rc == 0 && has_form;
         if (rc < 0 || has_form)
             return rc;
-    } else if (slot != TIERCE__INDEX_NONE) {
+    } else if (slot != TIERCE__INDEX_NONE && !d->table.chunks[slot].lacks_key) {
         return tierce__disk_is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
     }
-    if (!req->recodes && d->admitted != NULL && !admit(d, req->keys))
+    if (slot == TIERCE__INDEX_NONE && d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
     if (queue_is_full(d, tierce__store_put_bytes(req))) {
         d->stats.dropped_puts++;
@@ -227,11 +232,26 @@ static int accept_delete(struct tierce__disk *d, struct tierce__store_req *req,
 static int accept_hide(struct tierce__disk *d, struct tierce__store_req *req)
 {
     uint32_t slot = tierce__disk_find(d, req->keys);
-    if (slot == TIERCE__INDEX_NONE)
+    bool for_key = req->left == TIERCE__LEFT_NO_KEY;
+    if (slot == TIERCE__INDEX_NONE || (for_key && d->table.chunks[slot].seq != req->stored))
         return TIERCE_E_MISS;
-    tierce__disk_hide(d, slot);
+    tierce__disk_hide(d, slot, for_key ? TIERCE__LEFT_NO_KEY : TIERCE__LEFT_VERSION);
     TIERCE_DASSERT(!tierce__disk_is_served(d, slot));
     return 0;
+}
+
+/* The lock is dropped on the way. */
+static int accept_show(struct tierce__disk *d)
+{
+    for (uint32_t from = 0; from < d->table.slot_count && d->lacking_count > 0 && !d->closing;) {
+        uint32_t left = d->table.slot_count - from;
+        uint32_t to = from + (left < CLEAR_PLACES ? left : CLEAR_PLACES);
+        tierce__disk_show(d, from, to);
+        from = to;
+        tierce__lock_drop(&d->lock);
+        tierce__lock_take(&d->lock);
+    }
+    return d->closing ? TIERCE_E_CLOSED : 0;
 }
 
 /* The lock is dropped on the way. */
@@ -306,6 +326,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__store_req *req,
         return accept_clear(d, req, finished);
     case TIERCE__STORE_SIBLINGS:
         return siblings(d, req);
+    case TIERCE__STORE_SHOW:
+        return accept_show(d);
     case TIERCE__STORE_LIST:
     case TIERCE__STORE_PING:
         return TIERCE_E_UNSUPPORTED;
@@ -342,7 +364,7 @@ static void touch(struct tierce__tier *tier, const struct tierce__key *keys, siz
     tierce__lock_take(&d->lock);
     while (count-- > 0) {
         uint32_t slot = tierce__disk_find(d, &keys[count]);
-        if (slot != TIERCE__INDEX_NONE &&
+        if (slot != TIERCE__INDEX_NONE && tierce__disk_is_served(d, slot) &&
             tierce__policy_hears(d->policy, &d->table.chunks[slot].fresh, count < used))
             d->policy->ops->touch(d->policy, slot, tierce__now_ns());
     }

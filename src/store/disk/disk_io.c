@@ -517,6 +517,18 @@ static bool start_recode(struct tierce__disk *d, struct tierce__store_req *req,
     return true;
 }
 
+/* A chunk that is hidden for its key leaves for a put that may be stored: the slot of the key from
+ * then on. */
+static uint32_t make_way(struct tierce__disk *d, const struct tierce__store_req *req, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    if (slot == TIERCE__INDEX_NONE || !d->table.chunks[slot].lacks_key)
+        return slot;
+    tierce__disk_doom(d, slot, TIERCE__LEFT_NO_KEY);
+    tierce__disk_reap(d);
+    return tierce__index_find(d->table.index, req->keys);
+}
+
 /* Takes the first put off the queue, unless it has to wait; false then. */
 static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 {
@@ -529,16 +541,19 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     TIERCE_DASSERT(req->op == TIERCE__STORE_PUT && d->put_op == NULL);
     if (req->recodes)
         return start_recode(d, req, finished);
+    bool is_new = slot == TIERCE__INDEX_NONE || d->table.chunks[slot].lacks_key;
+    if (is_new && rc == 0 && tierce__disk_lacks_parent(d, req))
+        rc = TIERCE_E_REFUSED;
+    if (rc == 0)
+        slot = make_way(d, req, slot);
     if (slot != TIERCE__INDEX_NONE &&
         (d->table.chunks[slot].doomed || d->table.chunks[slot].cancelled))
         return false; /* the old one has to leave first */
-    if (slot == TIERCE__INDEX_NONE && rc == 0 && tierce__disk_lacks_parent(d, req))
-        rc = TIERCE_E_REFUSED;
-    if (slot == TIERCE__INDEX_NONE && rc == 0) {
+    if (is_new && rc == 0) {
         rc = claim_place(d, req, &slot);
         if (rc == TIERCE_E_MISS)
             return false;
-    } else if (slot != TIERCE__INDEX_NONE) {
+    } else if (!is_new) {
         struct tierce__disk_op *writer = writer_of(d, slot);
         TIERCE_DASSERT(writer != NULL || tierce__disk_is_visible(d, slot));
         unqueue(d, req);

@@ -144,7 +144,8 @@ struct tierce__disk {
     uint32_t doomed;    /* first of the doomed, or NO_SLOT */
     bool limbo_is_full; /* some of the doomed wait for room in it */
     uint32_t durable_count;
-    uint32_t reading_count;           /* chunks with reads in flight, counted per read */
+    uint32_t lacking_count; /* chunks that are hidden for their key, the doomed not among them */
+    uint32_t reading_count; /* chunks with reads in flight, counted per read */
     struct tierce__disk_limbo *limbo; /* ring [limbo_room] */
     uint32_t limbo_room;
     uint64_t limbo_head, limbo_tail; /* running numbers */
@@ -264,8 +265,10 @@ void tierce__disk_drop_unsynced(struct tierce__disk *d);
 void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left);
 /* Whether a chunk is visible and not hidden. */
 bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot);
-/* Does not serve a visible chunk any more. */
-void tierce__disk_hide(struct tierce__disk *d, uint32_t slot);
+/* Does not serve a visible chunk any more; `left`: VERSION or NO_KEY. */
+void tierce__disk_hide(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left);
+/* Serves the chunks again that are hidden for their key, in the slots [from, to). */
+void tierce__disk_show(struct tierce__disk *d, uint32_t from, uint32_t to);
 /* A chunk that is served like an admitted one; [borrow until it is removed]. */
 struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, uint32_t slot);
 /* Dooms visible chunks and cancels chunks being written, of one namespace or (NULL) of all, in the

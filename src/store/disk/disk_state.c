@@ -382,19 +382,40 @@ void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_
     TIERCE_ASSERT(tierce__disk_is_visible(d, slot));
     if (!c->hidden)
         tell(d, slot, false, left);
+    d->lacking_count -= c->lacks_key;
+    c->lacks_key = false;
     d->policy->ops->remove(d->policy, slot, evicted);
     c->doomed = true;
     c->doom_next = d->doomed;
     d->doomed = slot;
 }
 
-void tierce__disk_hide(struct tierce__disk *d, uint32_t slot)
+void tierce__disk_hide(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left)
 {
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(tierce__disk_is_visible(d, slot));
-    if (tierce__disk_is_served(d, slot))
-        tell(d, slot, false, TIERCE__LEFT_VERSION);
-    d->table.chunks[slot].hidden = true;
+    if (!tierce__disk_is_served(d, slot))
+        return;
+    tell(d, slot, false, left);
+    c->hidden = true;
+    c->lacks_key = left == TIERCE__LEFT_NO_KEY;
+    d->lacking_count += c->lacks_key;
+}
+
+void tierce__disk_show(struct tierce__disk *d, uint32_t from, uint32_t to)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(from <= to && to <= d->table.slot_count);
+    for (uint32_t slot = from; slot < to; slot++) {
+        struct tierce__disk_chunk *c = &d->table.chunks[slot];
+        if (!tierce__index_has(d->table.index, slot) || !c->lacks_key)
+            continue;
+        TIERCE_DASSERT(c->hidden && !c->doomed && d->lacking_count > 0);
+        c->hidden = c->lacks_key = false;
+        d->lacking_count--;
+        tell(d, slot, true, TIERCE__LEFT_DELETED);
+    }
 }
 
 size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,

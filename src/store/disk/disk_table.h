@@ -37,6 +37,7 @@ struct tierce__disk_chunk {
     uint8_t state;      /* enum tierce__disk_state */
     bool recorded;      /* a journal that failed may hold it, though it is not durable */
     bool hidden;        /* not served by this process, and kept */
+    bool lacks_key;     /* hidden for its key: a put replaces it */
     bool doomed;        /* deleted or dropped: invisible, gone when nothing holds it */
     bool cancelled;     /* WRITING, and to be thrown away at the end */
     bool fresh;         /* for tierce__policy_hears */

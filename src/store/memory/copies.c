@@ -266,6 +266,7 @@ static int run_request(struct copies *c, struct tierce__store_req *req)
     case TIERCE__STORE_SIBLINGS:
     case TIERCE__STORE_LIST:
     case TIERCE__STORE_PING:
+    case TIERCE__STORE_SHOW:
         return pass(c, req);
     }
     return TIERCE_E_ARGUMENT;

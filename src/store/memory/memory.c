@@ -547,6 +547,7 @@ static int run_request(struct memory *memory, struct tierce__store_req *req,
         return run_siblings(memory, req);
     case TIERCE__STORE_LIST:
     case TIERCE__STORE_PING:
+    case TIERCE__STORE_SHOW:
         return TIERCE_E_UNSUPPORTED;
     }
     return TIERCE_E_ARGUMENT;

@@ -232,6 +232,7 @@ static int make_call(const struct tierce__client *client, void *link,
     case TIERCE__STORE_PING:
         return table->ping(link, deadline_ns);
     case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_SHOW:
     case TIERCE__STORE_FLUSH:
     case TIERCE__STORE_CLEAR:
     case TIERCE__STORE_SIBLINGS:

@@ -17,6 +17,7 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "both have
 #define WRITES_ASKS      64u /* so many share a question whether the store has them */
 #define WRITE_TIMEOUT_MS 10000u
 #define REMOTE_PAGE      4096u
+#define LOCKED_MS        60000u /* until a key that was missing is tried again */
 
 /* ---- shared by the files --------------------------------------------------------------------- */
 
@@ -148,6 +149,13 @@ enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *re
     return hidden != NULL ? hidden->how : TIERCE__REMOTE_SHOWN;
 }
 
+bool tierce__remote_is_hidden(const struct tierce__remote *remote, const struct tierce__key *key)
+{
+    const struct tierce__remote_hidden *hidden = find_hidden(remote, key);
+    return hidden != NULL &&
+           (hidden->how != TIERCE__REMOTE_LOCKED || tierce__now_ns() < hidden->until_ns);
+}
+
 void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
                          enum tierce__remote_hiding how)
 {
@@ -156,7 +164,8 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
     struct tierce__remote_hidden *hidden = find_hidden(remote, key);
     if (hidden == NULL)
         hidden = &remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN];
-    *hidden = (struct tierce__remote_hidden){.key = *key, .how = how};
+    *hidden = (struct tierce__remote_hidden){
+        .key = *key, .how = how, .until_ns = tierce__deadline_in_ms(LOCKED_MS)};
     TIERCE_DASSERT(find_hidden(remote, key) == hidden);
     tierce__remote_learn(remote, key, false, TIERCE__REMOTE_NOW);
 }
@@ -165,7 +174,7 @@ void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key
 {
     tierce__lock_assert_held(&remote->lock);
     struct tierce__remote_hidden *hidden = find_hidden(remote, key);
-    if (hidden != NULL && hidden->how == TIERCE__REMOTE_REPLACEABLE)
+    if (hidden != NULL && hidden->how != TIERCE__REMOTE_LEFT_ALONE)
         hidden->how = TIERCE__REMOTE_SHOWN;
 }
 
@@ -233,18 +242,20 @@ static void learn_read(struct tierce__remote *remote, const struct tierce__store
         remote->stats.get_bytes += req->length;
     } else if (status == TIERCE_E_MISS) {
         tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
-    } else {
+    } else if (status != TIERCE_E_NO_KEY) {
         remote->stats.errors++;
     }
 }
 
-/* An object of another length cannot be deleted there, and would be found by each lookup. Under the
- * lock. `status` is the connector's. */
+/* An object of another length cannot be deleted there, and would be found by each lookup, and so
+ * would one that no key decrypts. Under the lock. `status` is the connector's. */
 static void judge(struct tierce__remote *remote, const struct tierce__key *key, int status)
 {
     tierce__lock_assert_held(&remote->lock);
     if (status == TIERCE_E_FORMAT && tierce__remote_keeps(remote))
         tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
+    else if (status == TIERCE_E_NO_KEY)
+        tierce__remote_hide(remote, key, TIERCE__REMOTE_LOCKED);
 }
 
 static void end_passing(struct tierce__store_req *req)
@@ -307,7 +318,7 @@ static size_t askable(struct tierce__remote *remote, const struct tierce__store_
     tierce__lock_assert_held(&remote->lock);
     size_t count = 0;
     while (!req->durable && count < req->key_count &&
-           tierce__remote_hiding(remote, &req->keys[count]) == TIERCE__REMOTE_SHOWN)
+           !tierce__remote_is_hidden(remote, &req->keys[count]))
         count++;
     return count;
 }
@@ -493,7 +504,7 @@ static bool range_is_sane(const struct tierce__store_req *req)
 static void read_chunk(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_take(&remote->lock);
-    bool hidden = tierce__remote_hiding(remote, &req->keys[0]) != TIERCE__REMOTE_SHOWN;
+    bool hidden = tierce__remote_is_hidden(remote, &req->keys[0]);
     tierce__lock_drop(&remote->lock);
     if (!range_is_sane(req))
         tierce__remote_answer(remote, req, TIERCE_E_ARGUMENT);
@@ -540,6 +551,7 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
         pass_one(remote, req, TIERCE__CONNECTOR_PEEK);
         return;
     case TIERCE__STORE_LIST:
+    case TIERCE__STORE_SHOW:
         tierce__remote_answer(remote, req, TIERCE_E_UNSUPPORTED);
         return;
     case TIERCE__STORE_FLUSH: /* earlier puts are already in the store */

@@ -66,7 +66,11 @@ struct tierce__remote {
             TIERCE__REMOTE_SHOWN,       /* or never was */
             TIERCE__REMOTE_REPLACEABLE, /* until a put has replaced it */
             TIERCE__REMOTE_LEFT_ALONE,  /* puts are rejected too */
+            TIERCE__REMOTE_LOCKED,      /* no key decrypted it: until a put has replaced it, and
+                                           for lookups and reads until until_ns at most,
+                                           since the key may have come */
         } how;
+        uint64_t until_ns;
     } hidden[TIERCE__REMOTE_HIDDEN];
     uint64_t hidden_count; /* that were ever hidden: the last ones are kept */
     struct tierce__remote_known {
@@ -112,6 +116,8 @@ bool tierce__remote_keeps(const struct tierce__remote *remote);
 /* Under the lock, as all that follow. */
 enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *remote,
                                                  const struct tierce__key *key);
+/* Whether lookups do not find the key and reads miss it. */
+bool tierce__remote_is_hidden(const struct tierce__remote *remote, const struct tierce__key *key);
 void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
                          enum tierce__remote_hiding how);
 /* A put of the key has reached the store, so the key is no longer hidden. */

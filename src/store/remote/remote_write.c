@@ -376,13 +376,27 @@ static bool asks_itself(const struct tierce__remote *remote)
     return (remote->connector->caps & TIERCE__CONNECTOR_ASKS) != 0;
 }
 
+/* Whether the store has a chunk that must be replaced and has kept it: its put replaces nothing.
+ * Rejected, because lookups still do not find the chunk. */
+static bool keeps_locked(struct tierce__remote_put *put)
+{
+    struct tierce__remote *remote = put->remote;
+    tierce__lock_take(&remote->lock);
+    bool locked = tierce__remote_hiding(remote, &put->req->keys[0]) == TIERCE__REMOTE_LOCKED;
+    tierce__lock_drop(&remote->lock);
+    return locked;
+}
+
 /* A hidden chunk exists in the store and must be replaced, so it is not looked up first. */
 static void begin(struct tierce__remote_put *put)
 {
     struct tierce__remote *remote = put->remote;
     tierce__lock_take(&remote->lock);
     TIERCE_DASSERT(put->phase == BEGUN);
-    bool replaces = tierce__remote_hiding(remote, &put->req->keys[0]) == TIERCE__REMOTE_REPLACEABLE;
+    enum tierce__remote_hiding how = tierce__remote_hiding(remote, &put->req->keys[0]);
+    bool can_replace = (remote->connector->caps & TIERCE__CONNECTOR_NO_REPLACE) == 0;
+    bool replaces =
+        how == TIERCE__REMOTE_REPLACEABLE || (how == TIERCE__REMOTE_LOCKED && can_replace);
     tierce__lock_drop(&remote->lock);
     if (replaces || asks_itself(remote))
         ask_for_parent_or_send(put);
@@ -423,7 +437,7 @@ static void run_put(struct tierce__remote_event *event)
         break;
     case CHECK:
         if (status < 0 || put->req->found == 1 || is_doomed(put))
-            finish(put, status);
+            finish(put, status == 0 && keeps_locked(put) ? TIERCE_E_REFUSED : status);
         else
             ask_for_parent_or_send(put);
         break;
@@ -436,7 +450,8 @@ static void run_put(struct tierce__remote_event *event)
     case SEND: /* it may have come also where sending it seems to have failed */
         note_permission(put->remote, put->req->status);
         if (status == 0 && asks_itself(put->remote) && put->req->found == 1)
-            finish(put, 0); /* as after CHECK: the store had it, so it is not undone */
+            finish(put,
+                   keeps_locked(put) ? TIERCE_E_REFUSED : 0); /* as after CHECK: it is not undone */
         else if (status == 0 || is_doomed(put))
             settle(put);
         else

@@ -11,7 +11,7 @@
 #include "base/threads/lock.h"
 #include "base/mix.h"
 
-#define FAULT_OPS  (TIERCE__STORE_PING + 1)
+#define FAULT_OPS  (TIERCE__STORE_SHOW + 1)
 #define FAULT_PAGE 4096u
 
 struct fault {

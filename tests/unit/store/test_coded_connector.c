@@ -323,7 +323,9 @@ START_TEST(objects_are_encrypted)
     close_all();
     open_with(&(struct tierce__coded_connector_opts){.keys = keys[1]});
     ck_assert_int_eq(put_to(below, 1, stored, bytes), 0);
-    ck_assert_int_eq(get_all(1, CODED_VALUES), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), TIERCE_E_NO_KEY);
+    tierce__coded_connector_stats(connector, &stats);
+    ck_assert_uint_eq(stats.wrong_key_reads, 1);
     ck_assert_uint_eq(store_connector_objects(store), 1);
     close_all();
     free(stored);

@@ -137,13 +137,16 @@ START_TEST(chunks_come_back)
 }
 END_TEST
 
-/* A missing key may come, so it is no reason to hide the chunk: TIERCE_E_FULL; a wrong one is. */
+/* A chunk that no key decrypts is not found any more, and stays on disk. */
 static int get_with(struct tierce__coded_keys *keys, uint64_t n)
 {
     coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = keys});
+    ck_assert(store_has(&s, n));
     int rc = coded_get_all(&s, n, CODED_VALUES);
     ck_assert_uint_eq(coded_stats(&s).locked_reads, rc == 0 ? 0 : 1);
-    ck_assert(store_has(&s, n)); /* the tier itself never removes it */
+    ck_assert(store_has(&s, n) == (rc == 0));
+    ck_assert_int_eq(coded_get_all(&s, n, CODED_VALUES), rc);
+    ck_assert_uint_eq(coded_stats(&s).locked_reads, rc == 0 ? 0 : 1);
     store_close(&s);
     return rc;
 }
@@ -159,10 +162,10 @@ START_TEST(keys_are_rotated)
     open_with(lossless, both);
     ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
     store_close(&s);
-    ck_assert_int_eq(get_with(NULL, 1), TIERCE_E_FULL);
-    ck_assert_int_eq(get_with(wrong, 1), TIERCE_E_VERSION);
-    ck_assert_int_eq(get_with(other, 1), TIERCE_E_FULL);
-    ck_assert_int_eq(get_with(first, 2), TIERCE_E_FULL);
+    ck_assert_int_eq(get_with(NULL, 1), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(get_with(wrong, 1), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(get_with(other, 1), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(get_with(first, 2), TIERCE_E_NO_KEY);
     ck_assert_int_eq(get_with(first, 1), 0);
     ck_assert_int_eq(get_with(both, 1), 0);
     ck_assert_int_eq(get_with(both, 2), 0);
@@ -371,8 +374,8 @@ START_TEST(a_key_that_comes_later_decrypts)
     ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
     store_close(&s);
     coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = late});
-    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_FULL);
-    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_NO_KEY);
     ck_assert_uint_eq(coded_stats(&s).locked_reads, 2);
     write_keys(path, KEY_1 KEY_2, 1001);
     WAIT_FOR(coded_get_all(&s, 1, CODED_VALUES) == 0);
@@ -381,6 +384,172 @@ START_TEST(a_key_that_comes_later_decrypts)
     tierce__coded_keys_close(late);
     tierce__coded_keys_close(both);
     unlink(path);
+}
+END_TEST
+
+/* ---- lost keys ------------------------------------------------------------------------------- */
+
+static void put_two(struct tierce__coded_keys *keys)
+{
+    open_with(lossless, keys);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+}
+
+/* The key is missing (_i: 0), another one has its number (1), or nothing is encrypted any more. */
+START_TEST(a_store_replaces_a_chunk_without_its_key)
+{
+    struct tierce__coded_keys *old = keys_of(KEY_1);
+    struct tierce__coded_keys *now = _i < 2 ? keys_of(_i == 0 ? KEY_2 : WRONG) : NULL;
+    put_two(old);
+    open_with(lossless, now);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0); /* not known yet: it is stored already */
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_NO_KEY);
+    ck_assert(!store_has(&s, 1) && store_has(&s, 2));
+    ck_assert_uint_eq(coded_stats(&s).wrong_key_reads, _i == 1);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
+    ck_assert_uint_eq(store_stats(&s).chunks, 2);
+    ck_assert_int_eq(store_flush(&s), 0);
+    store_close(&s);
+    open_with(lossless, now);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
+    store_close(&s);
+    open_with(lossless, old); /* the other was not replaced */
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), _i < 2 ? TIERCE_E_NO_KEY : 0);
+    store_close(&s);
+    tierce__coded_keys_close(old);
+    tierce__coded_keys_close(now);
+}
+END_TEST
+
+static void open_file_keys(struct tierce__coded_keys **out, const char *path, const char *text)
+{
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = path, .pause_ms = 1};
+    write_keys(path, text, 1000);
+    ck_assert_int_eq(tierce__coded_keys_open(out, &opts, why), 0);
+}
+
+/* Nothing but lookups happens when the key is there. */
+START_TEST(a_key_that_comes_back_shows_its_chunks)
+{
+    char path[200];
+    struct tierce__coded_keys *old = keys_of(KEY_1), *late;
+    put_two(old);
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    open_file_keys(&late, path, _i == 0 ? KEY_2 : WRONG KEY_2);
+    open_with(lossless, late);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    ck_assert_uint_eq(store_stats(&s).chunks, 1);
+    write_keys(path, KEY_1 KEY_2, 1000);
+    WAIT_FOR(store_has(&s, 2));
+    ck_assert_uint_eq(store_stats(&s).chunks, 2);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+    tierce__coded_keys_close(old);
+    tierce__coded_keys_close(late);
+    unlink(path);
+}
+END_TEST
+
+/* Its chunks are not promised, so they are not kept longer for a lookup either: the first that is
+ * evicted is the one that was touched. */
+START_TEST(a_touch_does_not_renew_a_chunk_without_its_key)
+{
+    struct tierce__coded_keys *old = keys_of(KEY_1);
+    struct tierce__key first = store_key(&s, 1);
+    put_two(old);
+    open_with(NULL, NULL);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_NO_KEY);
+    for (uint64_t n = 10; store_stats(&s).evicted_chunks == 0; n++) {
+        s.tier->ops->touch(s.tier, &first, 1, 1);
+        ck_assert_int_eq(coded_put(&s, n, CODED_NOISE), 0);
+    }
+    store_close(&s);
+    open_with(NULL, old); /* where it would be found again */
+    ck_assert(!store_has(&s, 1));
+    store_close(&s);
+    tierce__coded_keys_close(old);
+}
+END_TEST
+
+/* A key that the file has when it is looked for is not missing. */
+START_TEST(a_loss_is_logged_when_the_file_has_been_read_again)
+{
+    char path[200];
+    struct tierce__coded_keys *both = keys_of(KEY_1 KEY_2), *late;
+    open_with(lossless, both);
+    ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    open_file_keys(&late, path, KEY_1);
+    write_keys(path, KEY_1 KEY_2, 1000);
+    record_log(TIERCE_LOG_ERROR);
+    coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = late});
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_NO_KEY);
+    WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == 0);
+    ck_assert_uint_eq(recorded("encryption_key_missing"), 0);
+    for (unsigned loss = 1; loss <= 2; loss++) {
+        write_keys(path, KEY_1, 1000);
+        struct tierce__seal_key key; /* which reads the file */
+        const uint8_t ns[TIERCE_HASH_BYTES] = {0};
+        ck_assert(tierce__coded_keys_newest(late, &key, ns) && key.number == 1);
+        ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_NO_KEY);
+        WAIT_FOR(recorded("encryption_key_missing") == loss);
+        ck_assert_uint_eq(
+            recorded_with("encryption_key_missing", "to encryption.key_file, which is read again"),
+            loss);
+        write_keys(path, KEY_1 KEY_2, 1000);
+        WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == 0);
+    }
+    ck_assert_uint_eq(recorded("encryption_key_missing"), 2);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    store_close(&s);
+    tierce__coded_keys_close(both);
+    tierce__coded_keys_close(late);
+    unlink(path);
+}
+END_TEST
+
+/* Each remedy is for the source of the keys. */
+START_TEST(a_loss_names_the_source_of_the_keys)
+{
+    static const char *const remedies[] = {"set one that has the key with this number",
+                                           "let encryption.key_command print the key",
+                                           "under this number into the output of"};
+    struct tierce__coded_keys *old = keys_of(KEY_1);
+    struct tierce__coded_keys *now = _i > 0 ? keys_of(_i == 1 ? KEY_2 : WRONG) : NULL;
+    put_two(old);
+    record_log(TIERCE_LOG_ERROR);
+    ck_assert_int_eq(get_with(now, 1), TIERCE_E_NO_KEY);
+    ck_assert_int_eq(get_with(now, 2), TIERCE_E_NO_KEY);
+    ck_assert_uint_eq(
+        recorded_with(_i < 2 ? "encryption_key_missing" : "encryption_key_wrong", remedies[_i]), 1);
+    ck_assert_uint_eq(recorded_with("", "remedy="), 1);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__coded_keys_close(old);
+    tierce__coded_keys_close(now);
+}
+END_TEST
+
+START_TEST(a_lost_key_is_logged_once)
+{
+    struct tierce__coded_keys *keys = keys_of(KEY_1);
+    record_log(TIERCE_LOG_ERROR);
+    for (uint32_t i = 0; i < 300; i++) {
+        struct tierce__coded_info info = {.key_number = 2 + i % 100};
+        ck_assert_int_eq(tierce__coded_keys_unlock(keys, "test", &info, NULL), TIERCE_E_NO_KEY);
+    }
+    ck_assert_uint_eq(recorded_with("encryption_key_missing", "key=2 "), 1);
+    ck_assert_uint_le(recorded("encryption_key_missing"), 32); /* as many as are noted */
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__coded_keys_close(keys);
 }
 END_TEST
 
@@ -473,9 +642,9 @@ START_TEST(gets_are_answered_while_the_command_hangs)
     store_close(&s);
     coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = late, .decode_threads = 1});
     int fd = -1;
-    WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == TIERCE_E_FULL && (fd = open_pipe(pipe)) >= 0);
+    WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == TIERCE_E_NO_KEY && (fd = open_pipe(pipe)) >= 0);
     ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
-    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_NO_KEY);
     ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     close(fd);
     WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == 0);
@@ -496,7 +665,7 @@ START_TEST(a_command_that_hangs_is_ended_by_close)
     struct tierce__coded_keys *late = keys_of_a_pipe(pipe);
     int fd = -1;
     ck_assert(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
-    WAIT_FOR(tierce__coded_keys_unlock(late, "test", &info, NULL) == TIERCE_E_VERSION &&
+    WAIT_FOR(tierce__coded_keys_unlock(late, "test", &info, NULL) == TIERCE_E_NO_KEY &&
              (fd = open_pipe(pipe)) >= 0);
     uint64_t begun = tierce__now_ns();
     tierce__coded_keys_close(late);
@@ -517,5 +686,11 @@ CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .
                      a_key_that_comes_later_decrypts, signals_reach_a_command,
                      a_command_whose_status_is_lost_gives_no_keys,
                      a_command_may_end_after_its_output, gets_are_answered_while_the_command_hangs,
-                     a_command_that_hangs_is_ended_by_close},
-           .loops = {{chunks_come_back, 0, 2}, {no_chunk_is_stored_in_the_clear, 0, 2}})
+                     a_command_that_hangs_is_ended_by_close,
+                     a_touch_does_not_renew_a_chunk_without_its_key,
+                     a_loss_is_logged_when_the_file_has_been_read_again, a_lost_key_is_logged_once},
+           .loops = {{chunks_come_back, 0, 2},
+                     {no_chunk_is_stored_in_the_clear, 0, 2},
+                     {a_store_replaces_a_chunk_without_its_key, 0, 3},
+                     {a_key_that_comes_back_shows_its_chunks, 0, 2},
+                     {a_loss_names_the_source_of_the_keys, 0, 3}})

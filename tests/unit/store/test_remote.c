@@ -6,6 +6,16 @@
 #include <errno.h>
 #include <tierce/log.h>
 
+/* A clock that tests set forward. */
+static _Atomic uint64_t ahead_ns;
+uint64_t __real_tierce__now_ns(void);
+uint64_t __wrap_tierce__now_ns(void);
+
+uint64_t __wrap_tierce__now_ns(void)
+{
+    return __real_tierce__now_ns() + atomic_load(&ahead_ns);
+}
+
 START_TEST(what_the_store_has_is_not_sent_again)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
@@ -312,6 +322,52 @@ START_TEST(what_is_hidden_is_not_served)
     ck_assert(is_there(1));
     check(put(2), TIERCE_E_REFUSED);
     ck_assert_uint_eq(store_connector_objects(store), 2);
+    close_tier();
+}
+END_TEST
+
+/* It is hidden for a minute, in which its key may come, and a put replaces it at any time. */
+START_TEST(what_no_key_decrypts_is_replaced)
+{
+    open_tier(&(struct tierce__remote_opts){0}, _i == 0);
+    check(put(1), 0);
+    for (unsigned puts = 1; puts <= 2; puts++) {
+        store_connector_fail(store, TIERCE__STORE_GET, TIERCE_E_NO_KEY, 1, false);
+        check(get(1, BYTES, 0, BYTES), TIERCE_E_NO_KEY);
+        ck_assert(!is_there(1));
+        check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
+        if (puts == 2) {
+            atomic_fetch_add(&ahead_ns, 61000 * TIERCE__MS_NS);
+            ck_assert(is_there(1)); /* the load fails again if the key has not come */
+        }
+        check(put(1), 0);
+        ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), puts + 1);
+        ck_assert(is_there(1));
+        check(get(1, BYTES, 0, BYTES), 0);
+    }
+    check(put(1), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 3);
+    ck_assert_uint_eq(stats().errors, 0);
+    close_tier();
+}
+END_TEST
+
+/* A store that keeps the first object of a name (_i: 0), and one whose PUT asks by itself too. */
+START_TEST(what_no_key_decrypts_stays_where_nothing_is_replaced)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    store_connector_base(store)->caps |= TIERCE__CONNECTOR_NO_REPLACE;
+    if (_i > 0)
+        store_connector_set_asks(store);
+    check(put(1), 0);
+    store_connector_fail(store, TIERCE__STORE_GET, TIERCE_E_NO_KEY, 1, false);
+    check(get(1, BYTES, 0, BYTES), TIERCE_E_NO_KEY);
+    check(put(1), TIERCE_E_REFUSED);
+    ck_assert(!is_there(1)); /* as before: the put has stored nothing */
+    check(submit(make(TIERCE__STORE_DELETE, 1)), 0);
+    check(put(1), 0);
+    ck_assert(is_there(1));
+    check(get(1, BYTES, 0, BYTES), 0);
     close_tier();
 }
 END_TEST
@@ -659,4 +715,6 @@ CHECK_MAIN("remote", .seconds = 60,
                      what_has_no_name_is_answered,
                      no_memory_is_an_answer},
            .loops = {{one_reading_serves_all_parts, 0, 2},
+                     {what_no_key_decrypts_is_replaced, 0, 2},
+                     {what_no_key_decrypts_stays_where_nothing_is_replaced, 0, 2},
                      {successors_share_the_status_of_a_common_cause, 0, 4}})

@@ -516,6 +516,7 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
     case TIERCE__STORE_PING:
         return 0;
     case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_SHOW:
     case TIERCE__STORE_FLUSH:
     case TIERCE__STORE_CLEAR:
     case TIERCE__STORE_SIBLINGS:

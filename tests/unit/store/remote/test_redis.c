@@ -523,6 +523,7 @@ static int operate(enum tierce__store_op op, uint32_t version)
     case TIERCE__STORE_LOOKUP:
         return connector_exists(connector, "name") == 1 ? 0 : TIERCE_E_DOWN;
     case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_SHOW:
     case TIERCE__STORE_FLUSH:
     case TIERCE__STORE_CLEAR:
     case TIERCE__STORE_SIBLINGS:
