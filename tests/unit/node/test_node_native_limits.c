@@ -8,6 +8,7 @@
 #include "temp_folder.h"
 #include "wait_for.h"
 
+#include "engine/handover/handover_push.h"
 #include "engine/observe/kv_tokens.h"
 #include "engine/store/store_watch.h"
 
@@ -162,6 +163,20 @@ static uint32_t begin_pushes(struct native_client *client, uint16_t port)
     }
 }
 
+int __real_tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
+                              const struct tierce__push_to *to);
+int __wrap_tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
+                              const struct tierce__push_to *to);
+
+/* A push that waits for a decoder outlasts the limit of the test, on a slow machine too. */
+int __wrap_tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
+                              const struct tierce__push_to *to)
+{
+    struct tierce__push_to patient = *to;
+    patient.timeout_ms = 3600000;
+    return __real_tierce__push_begin(out, view, &patient);
+}
+
 /* A client that takes what it can leaves room for others, and the end of the node waits for no
  * decoder. */
 START_TEST(pushes_of_a_client_leave_room)
@@ -188,9 +203,7 @@ START_TEST(pushes_of_a_client_leave_room)
     native_close(&a, true);
     native_close(&b, true);
     wait_for_clients(0);
-    uint64_t begin_ns = tierce__now_ns();
     end();
-    ck_assert_uint_lt(tierce__now_ns() - begin_ns, 15000 * TIERCE__MS_NS);
     close(silent);
 }
 END_TEST
