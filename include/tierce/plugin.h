@@ -8,7 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * A remote store of your own, in a shared object.
+ * A remote store of your own, in a shared object. <tierce/plugin_policy.h> and
+ * <tierce/plugin_codec.h> are the contracts of eviction policies and codecs; their files obey the
+ * same rules.
  *
  *     remote.urls: "plugin:///usr/lib/tierce/mystore.so?connections=4&server=10.0.0.7"
  *

@@ -442,6 +442,29 @@ START_TEST(chunks_of_a_plugins_codec)
 }
 END_TEST
 
+/* It passes the trial, and then drops half of each run: the sums of the cells tell. */
+START_TEST(a_plugins_codec_that_restores_other_bytes)
+{
+    char codec[128];
+    struct plugin_file file;
+    plugin_file_make(&file, TIERCE_WRONG_PLUGINS "/libwrong_codec_10.so");
+    snprintf(codec, sizeof(codec), "plugin://%s", file.path);
+    const char *const plugged[] = {"disk.codec", codec, NULL};
+    silence_log();
+    fx_open(&fx, true, plugged);
+    plugin_file_remove(&file);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 64, ids, true), 64);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(codec_stats().encoded_chunks, 4);
+    restart(plugged);
+    ck_assert_int_eq(load_all(chain, 64), 32); /* each of them right */
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* The codec in the URL of a store counts more than remote.codec. */
 START_TEST(a_remote_store_has_coded_and_raw_chunks)
 {
@@ -790,6 +813,7 @@ CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
                      the_result_of_a_long_command_comes_in_time,
                      short_commands_do_not_wait_for_a_compression, the_speed_has_a_bound,
                      a_remote_store_has_coded_and_raw_chunks, chunks_of_a_plugins_codec,
+                     a_plugins_codec_that_restores_other_bytes,
                      a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
                      a_key_that_comes_later_needs_no_restart, an_order_without_a_key_says_so,
                      encrypted_chunks_are_compressed_by_order,
