@@ -233,9 +233,8 @@ def test_the_manager_runs(tmp_path):
     assert (tmp_path / "state" / "registry").exists()
 
 
-@pytest.mark.long
-def test_the_schemas_of_kubernetes(tmp_path):
-    folder = tmp_path / "validator"
+def make_validator(folder):
+    """A function that validates files with the schemas of Kubernetes, in a new environment."""
     venv.create(folder, with_pip=True)
     subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", VALIDATOR], check=True, timeout=LIMIT_S)
     command = [folder / "bin" / "kubernetes-validate", "--strict", *(f"--kubernetes-version={version}" for version in VERSIONS)]
@@ -243,6 +242,12 @@ def test_the_schemas_of_kubernetes(tmp_path):
     def validate(*files):
         return subprocess.run([*command, *files], capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
+    return validate
+
+
+@pytest.mark.long
+def test_the_schemas_of_kubernetes(tmp_path):
+    validate = make_validator(tmp_path / "validator")
     good = validate(*MANIFESTS)
     assert good.returncode == 0, good.stdout + good.stderr
     bad = tmp_path / "bad.yaml"
