@@ -65,9 +65,9 @@ install: build ## installs below PREFIX (/usr/local), and below DESTDIR if it is
 uninstall: ## removes what make install put there (the same DESTDIR)
 	@cmake/uninstall.sh build/rel/install_manifest.txt
 
-wheel: ## builds a Python wheel for other distributions, in dist/
-	@tools/setup packages run
-	@tools/wheel
+wheel: ## builds a Python wheel for other distributions, in dist/ (ARCH=aarch64: for ARM, by a cross-compiler)
+	@tools/setup packages $(if $(ARCH),test,run)
+	@tools/wheel $(if $(ARCH),--arch "$(ARCH)")
 
 dist: ## writes the source archive of the last commit and a list of the libraries that it links or loads, in dist/
 	@tools/dist

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from urllib.parse import quote
 
+from foreign_root import admin_folder
+
 TIMEOUT_S = 120  # of each question to ldd or dpkg
 
 # Those that every distribution has, so that a wheel may use them (PEP 600, auditwheel's policies).
@@ -20,8 +22,15 @@ def ask(*command):
                           check=True).stdout
 
 
-def linked_by(files):
-    """soname -> path of every library that the files load, and that theirs load."""
+def library_folders(root):
+    """Those that the loader of a foreign root (foreign_root.py) searches."""
+    return sorted(folder for folder in (root / "usr" / "lib").glob("*-linux-gnu") if folder.is_dir())
+
+
+def linked_by(files, root=None):
+    """soname -> path of every library that the files load, and that theirs load. root: where they would run, else this machine."""
+    if root is not None:
+        return linked_in(root, files)
     out = {}
     for file in files:
         for name, path in re.findall(r"^\s*(\S+) => (\S+)", ask("ldd", str(file)), re.MULTILINE):
@@ -31,20 +40,38 @@ def linked_by(files):
     return out
 
 
+def linked_in(root, files):
+    """The same without ldd, which runs the files' loader."""
+    out, todo = {}, needed_by(files)
+    while todo:
+        name = todo.pop()
+        found = next((path for folder in library_folders(root) if (path := folder / name).exists()), None)
+        if found is None:
+            raise FileNotFoundError(f"{name} is required, and is not in {root}")
+        out[name] = found
+        todo |= needed_by([found]) - out.keys()
+    return out
+
+
 def needed_by(files):
     """The sonames that the files themselves name."""
-    return {name for file in files for name in re.findall(r"^  NEEDED +(\S+)", ask("objdump", "-p", str(file)), re.MULTILINE)}
+    return {name for file in files
+            for name in re.findall(r"\(NEEDED\).*\[(\S+)\]", ask("readelf", "--dynamic", "--wide", str(file)))}
 
 
-def packages_of(paths):
+def query(root, *arguments):
+    return ["dpkg-query", *([f"--admindir={admin_folder(root)}"] if root else []), *arguments]
+
+
+def packages_of(paths, root=None):
     """path -> name and version of the Debian package that a file comes from. Raises LookupError."""
-    names = {}
+    names, prefix = {}, os.path.realpath(root) if root else ""
     for path in paths:
-        real = os.path.realpath(path)
+        real = os.path.realpath(path).removeprefix(prefix)
         # Packages name files as they were before /lib became a link to /usr/lib.
-        names |= {name: path for name in (str(path), real, real.removeprefix("/usr"))}
+        names |= {name: path for name in (str(path).removeprefix(prefix), real, real.removeprefix("/usr"))}
     # It fails if one of the names is in no package.
-    found = subprocess.run(["dpkg-query", "--search", *names], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    found = subprocess.run(query(root, "--search", *names), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                            timeout=TIMEOUT_S, check=False).stdout
     out = {}
     for owners, name in re.findall(r"^(\S.*?): (/.*)$", found, re.MULTILINE):
@@ -52,18 +79,19 @@ def packages_of(paths):
             out[names[name]] = owners.partition(",")[0].partition(":")[0]
     if missing := [str(path) for path in paths if path not in out]:
         raise LookupError(f"no Debian package has {', '.join(missing)}")
-    shown = ask("dpkg-query", "--show", "--showformat=${Package} ${Version}\n", *sorted(set(out.values())))
+    shown = ask(*query(root, "--show", "--showformat=${Package} ${Version}\n", *sorted(set(out.values()))))
     versions = dict(line.split() for line in shown.splitlines())
     return {path: (package, versions[package]) for path, package in out.items()}
 
 
-def bill_of_materials(version, libraries, direct):
+def bill_of_materials(version, libraries, direct, root=None):
     """A CycloneDX document of this version of Tierce. libraries: path -> version, or None for that of its package. direct:
     those that Tierce itself links. The document has neither a date nor a number, so equal input gives equal text."""
     system = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(encoding="utf-8"), re.MULTILINE))
     release = system.get("VERSION_ID") or system.get("VERSION_CODENAME", "")
-    qualifiers = f"arch={ask('dpkg', '--print-architecture').strip()}&distro={system['ID']}-{release}".rstrip("-")
-    components, packages, owners = [], {}, packages_of(libraries)
+    architecture = (admin_folder(root) / "arch").read_text() if root else ask("dpkg", "--print-architecture")
+    qualifiers = f"arch={architecture.strip()}&distro={system['ID']}-{release}".rstrip("-")
+    components, packages, owners = [], {}, packages_of(libraries, root)
     for path, known in libraries.items():
         package, package_version = owners[path]
         packages[path] = f"pkg:deb/{system['ID']}/{package}@{quote(package_version, safe='')}?{qualifiers}"

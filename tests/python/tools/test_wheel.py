@@ -69,15 +69,18 @@ def has_venv(python):
     return subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, timeout=STEP_S, check=False).returncode == 0
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run([sys.executable, str(ROOT / "tools" / "wheel"), "--out", str(out)], stdin=subprocess.DEVNULL,
+def build_wheel(out, *arguments):
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "wheel"), "--out", str(out), *arguments], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.splitlines()[-1])
     assert list(out.iterdir()) == [path]
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module", params=["python3.11", "python3.12", "python3.13"])
