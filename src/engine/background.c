@@ -226,7 +226,9 @@ static void note_answer(struct tierce__writes *writes, size_t level)
     size_t before = atomic_fetch_sub_explicit(&writes->unanswered[level], 1, memory_order_acq_rel);
     TIERCE_DASSERT(before > 0 && atomic_load(&writes->users) > 0);
     if (before == 1 && writes->key_count > 0)
-        tier->ops->touch(tier, writes->keys, writes->key_count, writes->key_count);
+        tier->ops->touch(tier, &(struct tierce__tier_uses){.keys = writes->keys,
+                                                           .count = writes->key_count,
+                                                           .used = writes->key_count});
 }
 
 void tierce__storage_end_writes(struct tierce__writes *writes, const struct tierce__key *keys,

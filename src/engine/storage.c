@@ -389,9 +389,9 @@ bool tierce__storage_lacks_slot(struct tierce_engine *engine, uint64_t bytes)
     return stats.used_slots >= stats.slots && bytes <= pool.cap_bytes - pool.used_bytes;
 }
 
-struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
-                                            const struct tierce__storage_chunk *chunk,
-                                            const struct tierce__buf *before)
+struct tierce__buf *tierce__storage_reserve_worthy(struct tierce_engine *engine,
+                                                   const struct tierce__storage_chunk *chunk,
+                                                   const struct tierce__buf *before, bool *refused)
 {
     struct tierce__tier *memory = engine->levels[0].tier;
     TIERCE_DASSERT(chunk->object_bytes > 0);
@@ -400,7 +400,17 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
         memory, &(struct tierce__reserve){.key = &chunk->key,
                                           .parent = chunk->has_parent ? &chunk->parent : NULL,
                                           .before = before,
-                                          .bytes = chunk->object_bytes});
+                                          .bytes = chunk->object_bytes,
+                                          .origin = chunk->origin,
+                                          .refused = refused,
+                                          .follows_refused = refused != NULL && *refused});
+}
+
+struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
+                                            const struct tierce__storage_chunk *chunk,
+                                            const struct tierce__buf *before)
+{
+    return tierce__storage_reserve_worthy(engine, chunk, before, NULL);
 }
 
 void tierce__storage_fill_put(struct tierce__store_req *req,
@@ -418,6 +428,7 @@ void tierce__storage_fill_put(struct tierce__store_req *req,
     req->object_bytes = chunk->object_bytes;
     req->token_start = chunk->token_start;
     req->block_count = chunk->block_count;
+    req->origin = chunk->origin;
 }
 
 int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
@@ -471,14 +482,14 @@ int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era
 }
 
 void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t levels,
-                           const struct tierce__key *keys, size_t count, size_t used)
+                           const struct tierce__tier_uses *uses)
 {
     TIERCE_DASSERT(first <= levels && levels <= engine->level_count);
-    TIERCE_DASSERT(used <= count);
+    TIERCE_DASSERT(uses->used <= uses->count);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     for (size_t level = first; level < levels; level++) {
         struct tierce__tier *tier = engine->levels[level].tier;
-        tier->ops->touch(tier, keys, count, used);
+        tier->ops->touch(tier, uses);
     }
 }
 

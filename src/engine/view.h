@@ -95,6 +95,16 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      const struct tierce_chain *chain, uint64_t to_block,
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
+
+/* Whether the last of these keys is the chain's last: the rest of the chain is less than a chunk.
+ */
+static inline bool tierce__keys_end(const struct tierce_view *view,
+                                    const struct tierce_chain *chain, uint64_t to_block)
+{
+    TIERCE_DASSERT(to_block <= tierce_chain_blocks(chain));
+    return tierce_chain_blocks(chain) - to_block < view->chunk_blocks;
+}
+
 /* The first chunk that begins at or after from_block; keys->count if there is none. */
 size_t tierce__keys_first(const struct tierce__keys *keys, const struct tierce_view *view,
                           uint64_t from_block);

@@ -48,6 +48,7 @@ struct tierce__storage_chunk {
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
+    struct tierce__policy_origin origin;
 };
 
 /*
@@ -152,6 +153,12 @@ bool tierce__storage_lacks_slot(struct tierce_engine *engine, uint64_t bytes);
 struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                             const struct tierce__storage_chunk *chunk,
                                             const struct tierce__buf *before);
+
+/* The same for a chunk that memory does not need: if there is no room, its policy may refuse it.
+ * [in, out] *refused: whether the chunk before it was refused, then whether this one is. */
+struct tierce__buf *tierce__storage_reserve_worthy(struct tierce_engine *engine,
+                                                   const struct tierce__storage_chunk *chunk,
+                                                   const struct tierce__buf *before, bool *refused);
 
 /* Publishes a sealed chunk in memory. Returns 0, 1 if it was already there, or the memory tier's
  * status. */
@@ -279,10 +286,9 @@ TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size
 TIERCE_MUSTUSE int tierce__storage_end_puts(struct tierce_engine *engine, size_t level,
                                             const struct tierce__key *of);
 
-/* Marks chunks as used in the tiers [first, levels), the first key ending up newest; the request
- * has used `used` of them before. */
+/* Marks chunks as used in the tiers [first, levels), the first key ending up newest. */
 void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t levels,
-                           const struct tierce__key *keys, size_t count, size_t used);
+                           const struct tierce__tier_uses *uses);
 
 /*
  * Submits through the level's breaker. False: the breaker is open, nothing was submitted and done

@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "core/chunk/pool.h"
 #include "core/key/key.h"
+#include "core/policy/policy.h"
 #include <tierce/plugin.h>
 
 /*
@@ -208,6 +209,7 @@ struct tierce__store_req {
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
+    struct tierce__policy_origin origin;
 
     /*
      * Coded objects (core/chunk/coded.h), between a disk tier and coded/coded_tier.h, which alone

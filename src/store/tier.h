@@ -83,12 +83,25 @@ struct tierce__tier_event {
 /* [borrow for the call] event. Called under the tier's lock: must not block, and call no tier. */
 typedef void tierce__tier_watch_fn(void *arg, const struct tierce__tier_event *event);
 
+/* Uses of consecutive chunks by one request. [borrow for the call] */
+struct tierce__tier_uses {
+    const struct tierce__key *keys; /* [count] */
+    size_t count;
+    size_t used; /* leading keys that were touched for the same request before */
+    struct tierce__policy_origin origin; /* `ends`: of the last key */
+};
+
 /* A reservation of room. [borrow for the call] */
 struct tierce__reserve {
     const struct tierce__key *key;
     const struct tierce__key *parent; /* chunk before this one; NULL for the first */
     const struct tierce__buf *before; /* its buffer, if the caller holds it; or NULL */
     uint64_t bytes;                   /* > 0 */
+    struct tierce__policy_origin origin;
+    /* NULL: the policy is not asked. Otherwise the caller does not need the chunk in this tier:
+     * [out] whether there is no room and the policy does not evict for it. */
+    bool *refused;
+    bool follows_refused; /* it is refused, as the chunk before it, so that the policy knows it */
 };
 
 struct tierce__tier_ops {
@@ -101,12 +114,11 @@ struct tierce__tier_ops {
     void (*submit)(struct tierce__tier *tier, struct tierce__store_req *req);
     /*
      * A use of chunks: updates the eviction order, last key first, so that the first key ends up
-     * newest. The first `used` keys were touched for the same request before: where policies count
-     * uses, they are not counted again, nor are those that were put and not touched since. Keys
-     * that are not there are skipped. Thread: any. Does not block.
+     * newest. Where policies count uses, the first `used` keys are not counted again, nor are those
+     * that were put and not touched since. Keys that are not there are skipped. Thread: any. Does
+     * not block.
      */
-    void (*touch)(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                  size_t used);
+    void (*touch)(struct tierce__tier *tier, const struct tierce__tier_uses *uses);
     /*
      * Frees pool memory for `bytes` more, by policy; only tiers that hold pool buffers have it.
      * Returns the bytes freed, 0 when nothing can be evicted. Thread: any.
@@ -116,8 +128,8 @@ struct tierce__tier_ops {
      * A new pool buffer, evicting by policy, for a chunk that will be put: it is in the eviction
      * order from here on, but cannot be found before the put. The reference is the caller's; if all
      * references are released without a PUT, the reservation ends. Only tiers that have evict.
-     * NULL: there is no room and nothing can be evicted, or a chunk larger than the pool. Thread:
-     * any. Does not block.
+     * NULL: there is no room and nothing can be evicted, or a chunk larger than the pool, or it is
+     * refused. Thread: any. Does not block.
      */
     struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);

@@ -102,26 +102,30 @@ static void count_record(struct hazard_model *h, const struct hazard_record *r, 
 }
 
 static struct hazard_record record_now(const struct hazard_model *h,
-                                       const struct hazard_record *before, uint64_t key)
+                                       const struct hazard_record *before, uint64_t key,
+                                       struct tierce__policy_origin of)
 {
     struct hazard_record r = {.tick = h->use_tick, .sampled = tierce__hazard_hash(key) % 8 == 0};
+    uint64_t tokens = of.output_tokens;
     uint32_t place = 0;
     if (before != NULL) {
         r.frequency = before->frequency < 4 ? before->frequency + 1 : 4;
         place = r.frequency == 1 ? 2 : r.frequency <= 3 ? 4 : 6;
         place += spans_between(before->tick, h->use_tick) > 8;
     }
-    if (h->left > 0 && key == h->last_key)
+    if (of.ends)
         place = 1;
-    r.klass = place * 3 + h->output;
+    r.klass = place * 3 + (tokens == 0 || (tokens > 16 && tokens <= 128) ? 1
+                           : tokens > 128                                ? 2
+                                                                         : 0);
     return r;
 }
 
 /* Counts a use, after a use `before` or NULL. */
 static struct hazard_record use(struct hazard_model *h, const struct hazard_record *before,
-                                uint64_t key)
+                                uint64_t key, struct tierce__policy_origin of)
 {
-    struct hazard_record r = record_now(h, before, key);
+    struct hazard_record r = record_now(h, before, key, of);
     if (before != NULL && level_at(before->tick, h->use_tick) < 2) {
         uint32_t b = bucket_at(before->tick, h->use_tick);
         add_risks(h, before, b, -1);
@@ -141,7 +145,6 @@ static struct hazard_record use(struct hazard_model *h, const struct hazard_reco
 static void end_request(struct hazard_model *h)
 {
     h->left = 0;
-    h->output = 1;
     h->use_tick = h->tick;
 }
 
@@ -188,14 +191,26 @@ static void push_ghost(struct hazard_model *h, uint64_t key, const struct hazard
         (struct hazard_ghost_model){.key = key, .number = number, .past = *past};
 }
 
-static struct hazard_record use_key(struct hazard_model *h, uint64_t key)
+static struct tierce__policy_origin origin_of(const struct hazard_model *h, uint64_t key,
+                                              struct tierce__policy_origin of)
+{
+    if (h->left == 0)
+        return of;
+    of = h->origin;
+    of.ends = of.ends && key == h->last_key;
+    return of;
+}
+
+static struct hazard_record use_key(struct hazard_model *h,
+                                    const struct tierce__policy_entry *entry)
 {
     uint32_t list, at;
-    if (!find_ghost(h, key, &list, &at))
-        return use(h, NULL, key);
+    struct tierce__policy_origin of = origin_of(h, entry->key, entry->origin);
+    if (!find_ghost(h, entry->key, &list, &at))
+        return use(h, NULL, entry->key, of);
     struct hazard_record before = h->ghosts[list][at].past;
     cut_ghost(h, list, at);
-    return use(h, &before, key);
+    return use(h, &before, entry->key, of);
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -206,7 +221,6 @@ void hazard_model_init(struct hazard_model *h, uint32_t slots, uint64_t capacity
     *h = (struct hazard_model){.slots = slots,
                                .unit = unit > 16 ? unit : 16,
                                .adapts = capacity > slots,
-                               .output = 1,
                                .tick = FIRST_TICK,
                                .use_tick = FIRST_TICK};
     h->tick_counts = calloc(HAZARD_TICKS_MAX, sizeof(*h->tick_counts));
@@ -223,12 +237,11 @@ void hazard_model_fini(struct hazard_model *h)
 
 void hazard_model_request(struct hazard_model *h, const struct tierce__policy_request *request)
 {
-    uint64_t tokens = request->output_tokens;
     end_request(h);
     pass_time(h, request->count);
     h->left = request->count;
     h->last_key = request->last_key;
-    h->output = tokens == 0 || (tokens > 16 && tokens <= 128) ? 1 : tokens > 128 ? 2 : 0;
+    h->origin = request->origin;
 }
 
 static double worth_of(const struct hazard_model *h, uint32_t klass, uint32_t tick)
@@ -236,23 +249,27 @@ static double worth_of(const struct hazard_model *h, uint32_t klass, uint32_t ti
     return h->index.worths[klass * BUCKETS + bucket_at(tick, h->tick)];
 }
 
-bool hazard_model_admits(const struct hazard_model *h, uint64_t key, uint32_t victim)
+bool hazard_model_admits(const struct hazard_model *h, const struct tierce__policy_entry *entry,
+                         uint32_t victim)
 {
     uint32_t list, at;
     if (victim == TIERCE__NO_SLOT)
         return true;
-    bool known = find_ghost(h, key, &list, &at);
-    struct hazard_record r = record_now(h, known ? &h->ghosts[list][at].past : NULL, key);
+    bool known = find_ghost(h, entry->key, &list, &at);
+    struct tierce__policy_origin of = origin_of(h, entry->key, entry->origin);
+    struct hazard_record r =
+        record_now(h, known ? &h->ghosts[list][at].past : NULL, entry->key, of);
+    of.ends = true;
+    struct hazard_record last = record_now(h, NULL, entry->key, of);
     const struct hazard_record *other = &h->entries[victim].past;
     double least = worth_of(h, other->klass, other->tick);
-    return worth_of(h, r.klass, r.tick) >= least ||
-           (h->left > 0 && worth_of(h, 3 + h->output, r.tick) >= least);
+    return worth_of(h, r.klass, r.tick) >= least || worth_of(h, last.klass, r.tick) >= least;
 }
 
-void hazard_model_skip(struct hazard_model *h, uint64_t key)
+void hazard_model_skip(struct hazard_model *h, const struct tierce__policy_entry *entry)
 {
-    struct hazard_record past = use_key(h, key);
-    push_ghost(h, key, &past);
+    struct hazard_record past = use_key(h, entry);
+    push_ghost(h, entry->key, &past);
     end_use(h);
 }
 
@@ -267,9 +284,10 @@ void hazard_model_list(struct hazard_model *h, uint32_t slot, bool listed, bool 
     e->position = older ? -h->clock : h->clock;
 }
 
-void hazard_model_insert(struct hazard_model *h, uint32_t slot, uint64_t key)
+void hazard_model_insert(struct hazard_model *h, uint32_t slot,
+                         const struct tierce__policy_entry *entry)
 {
-    h->entries[slot] = (struct hazard_entry){.key = key, .past = use_key(h, key)};
+    h->entries[slot] = (struct hazard_entry){.key = entry->key, .past = use_key(h, entry)};
     h->count++;
     hazard_model_list(h, slot, true, false);
     end_use(h);
@@ -278,7 +296,8 @@ void hazard_model_insert(struct hazard_model *h, uint32_t slot, uint64_t key)
 void hazard_model_touch(struct hazard_model *h, uint32_t slot)
 {
     struct hazard_entry *e = &h->entries[slot];
-    struct hazard_record past = use(h, &e->past, e->key);
+    struct hazard_record past =
+        use(h, &e->past, e->key, origin_of(h, e->key, (struct tierce__policy_origin){0}));
     bool moves = e->listed && (past.tick != e->past.tick || past.klass != e->past.klass);
     if (moves)
         hazard_model_list(h, slot, false, false);

@@ -34,8 +34,9 @@ struct hazard_entry {
 };
 
 struct hazard_model {
-    uint32_t slots, count, tick, use_tick, left, output;
+    uint32_t slots, count, tick, use_tick, left;
     uint64_t unit, phase, unfaded, last_key;
+    struct tierce__policy_origin origin; /* of the request */
     int64_t clock;
     bool adapts;
     struct hazard_entry entries[64];
@@ -51,9 +52,11 @@ struct hazard_model {
 void hazard_model_init(struct hazard_model *h, uint32_t slots, uint64_t capacity);
 void hazard_model_fini(struct hazard_model *h);
 void hazard_model_request(struct hazard_model *h, const struct tierce__policy_request *request);
-bool hazard_model_admits(const struct hazard_model *h, uint64_t key, uint32_t victim);
-void hazard_model_skip(struct hazard_model *h, uint64_t key);
-void hazard_model_insert(struct hazard_model *h, uint32_t slot, uint64_t key);
+bool hazard_model_admits(const struct hazard_model *h, const struct tierce__policy_entry *entry,
+                         uint32_t victim);
+void hazard_model_skip(struct hazard_model *h, const struct tierce__policy_entry *entry);
+void hazard_model_insert(struct hazard_model *h, uint32_t slot,
+                         const struct tierce__policy_entry *entry);
 void hazard_model_touch(struct hazard_model *h, uint32_t slot);
 void hazard_model_remove(struct hazard_model *h, uint32_t slot, bool evicted);
 /* An entry becomes a leaf that may be evicted, or no longer is. */

@@ -410,7 +410,9 @@ static void hazard_list(struct model *m)
 
 static void hazard_insert(struct model *m, uint32_t slot)
 {
-    hazard_model_insert(&m->hazard, slot, m->items[slot].key);
+    const struct model_item *item = &m->items[slot];
+    hazard_model_insert(&m->hazard, slot,
+                        &(struct tierce__policy_entry){.key = item->key, .origin = item->origin});
     hazard_list(m);
 }
 
@@ -442,14 +444,14 @@ static void hazard_request(struct model *m, const struct tierce__policy_request 
     hazard_model_request(&m->hazard, request);
 }
 
-static bool hazard_admits(struct model *m, uint64_t key)
+static bool hazard_admits(struct model *m, const struct tierce__policy_entry *entry)
 {
-    return hazard_model_admits(&m->hazard, key, hazard_model_victim(&m->hazard));
+    return hazard_model_admits(&m->hazard, entry, hazard_model_victim(&m->hazard));
 }
 
-static void hazard_skip(struct model *m, uint64_t key)
+static void hazard_skip(struct model *m, const struct tierce__policy_entry *entry)
 {
-    hazard_model_skip(&m->hazard, key);
+    hazard_model_skip(&m->hazard, entry);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ struct model_item {
     uint64_t uses;               /* 1 when stored */
     uint32_t parent;             /* slot, or NO_SLOT */
     uint64_t parent_stored_at;   /* distinguishes the parent from the present owner of its slot */
+    struct tierce__policy_origin origin; /* of its insert */
 };
 
 /* Slots, oldest first. */
@@ -66,8 +67,8 @@ struct model_ops {
     void (*pin)(struct model *m, uint32_t slot); /* it was pinned or unpinned; "" */
     /* As of tierce__policy_ops; NULL: nothing, or true. */
     void (*request)(struct model *m, const struct tierce__policy_request *request);
-    bool (*admits)(struct model *m, uint64_t key);
-    void (*skip)(struct model *m, uint64_t key);
+    bool (*admits)(struct model *m, const struct tierce__policy_entry *entry);
+    void (*skip)(struct model *m, const struct tierce__policy_entry *entry);
 };
 
 /* NULL past the end. */

@@ -98,13 +98,21 @@ static void touch(struct twins *t, uint32_t slot)
         t->m.ops->touch(&t->m, slot);
 }
 
+static struct tierce__policy_origin new_origin(struct twins *t)
+{
+    static const uint64_t tokens[] = {0, 1, 16, 17, 128, 129, 5000};
+    return (struct tierce__policy_origin){.output_tokens = tokens[below(t, 7)],
+                                          .ends = below(t, 3) == 0};
+}
+
 static void insert(struct twins *t, uint32_t slot)
 {
     struct model_item *item = &t->m.items[slot];
     struct tierce__policy_entry entry = {.key = new_key(t),
                                          .bytes = t->bytes ? 1 + below(t, BYTES_MAX) : 1,
                                          .now = t->m.time,
-                                         .parent = below(t, t->m.slots)};
+                                         .parent = below(t, t->m.slots),
+                                         .origin = new_origin(t)};
     if (!t->m.items[entry.parent].in)
         entry.parent = TIERCE__NO_SLOT;
     if (below(t, 4) != 0) {
@@ -127,7 +135,8 @@ static void insert(struct twins *t, uint32_t slot)
                                 .stored_at = ++t->m.clock,
                                 .used_at = t->m.clock,
                                 .used_time = t->m.time,
-                                .parent = entry.parent};
+                                .parent = entry.parent,
+                                .origin = entry.origin};
     if (entry.parent != TIERCE__NO_SLOT)
         item->parent_stored_at = t->m.items[entry.parent].stored_at;
     if (t->m.ops->insert != NULL)
@@ -136,10 +145,9 @@ static void insert(struct twins *t, uint32_t slot)
 
 static void begin_request(struct twins *t)
 {
-    static const uint64_t tokens[] = {0, 1, 16, 17, 128, 129, 5000};
     struct tierce__policy_request request = {.count = below(t, below(t, 8) == 0 ? 200 : 20),
                                              .last_key = below(t, 3 * t->m.slots),
-                                             .output_tokens = tokens[below(t, 7)]};
+                                             .origin = new_origin(t)};
     tierce__policy_begin(t->policy, &request);
     if (t->m.ops->request != NULL)
         t->m.ops->request(&t->m, &request);
@@ -148,15 +156,18 @@ static void begin_request(struct twins *t)
 /* A key that is not stored. */
 static void skip(struct twins *t)
 {
-    struct tierce__policy_entry entry = {
-        .key = new_key(t), .bytes = 1, .now = t->m.time, .parent = TIERCE__NO_SLOT};
-    bool admits = t->m.ops->admits == NULL || t->m.ops->admits(&t->m, entry.key);
+    struct tierce__policy_entry entry = {.key = new_key(t),
+                                         .bytes = 1,
+                                         .now = t->m.time,
+                                         .parent = TIERCE__NO_SLOT,
+                                         .origin = new_origin(t)};
+    bool admits = t->m.ops->admits == NULL || t->m.ops->admits(&t->m, &entry);
     ck_assert(tierce__policy_admits(t->policy, &entry) == admits);
     if (below(t, 2) == 0)
         return;
     tierce__policy_skip(t->policy, &entry);
     if (t->m.ops->skip != NULL)
-        t->m.ops->skip(&t->m, entry.key);
+        t->m.ops->skip(&t->m, &entry);
 }
 
 static void step(struct twins *t)

@@ -53,6 +53,13 @@ uint32_t tierce__flat_run(struct tierce__flat *flat, const struct tierce__flat_u
                                            : tierce__flat_use(flat, ops, uses);
 }
 
+void tierce__flat_skip(struct tierce__flat *flat, uint32_t key)
+{
+    TIERCE_DASSERT(flat->slot_of[key] == TIERCE__NO_SLOT);
+    struct tierce__policy_entry entry = tierce__flat_entry(flat, key, 1, TIERCE__NO_SLOT);
+    tierce__policy_skip(flat->policy, &entry);
+}
+
 void tierce__flat_expire(struct tierce__flat *flat)
 {
     uint32_t slot;

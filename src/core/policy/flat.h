@@ -35,7 +35,9 @@ struct tierce__flat {
     uint32_t fresh;     /* slots from here on were never taken */
     uint32_t free_slot; /* a list through key_in; NO_SLOT */
     uint64_t capacity;
-    uint64_t now; /* of the policy */
+    uint64_t now;                        /* of the policy */
+    struct tierce__policy_origin origin; /* of the request whose keys are used; `ends`: of last */
+    uint32_t last;                       /* its last key */
     uint64_t used, used_max;
     uint64_t stored, refused, evicted, expired; /* keys so far */
     const struct tierce__flat_watch *watch;     /* NULL, or set after init */
@@ -69,6 +71,9 @@ struct tierce__flat_uses {
 
 /* Returns how many of the counted uses found their key. */
 uint32_t tierce__flat_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses);
+
+/* An absent key is used and not stored. */
+void tierce__flat_skip(struct tierce__flat *flat, uint32_t key);
 
 /* Evicts expired entries. */
 void tierce__flat_expire(struct tierce__flat *flat);
@@ -108,14 +113,22 @@ TIERCE__FLAT_INLINE bool tierce__flat_make_room(struct tierce__flat *flat,
     return true;
 }
 
+TIERCE__FLAT_INLINE struct tierce__policy_entry
+tierce__flat_entry(const struct tierce__flat *flat, uint32_t key, uint64_t bytes, uint32_t parent)
+{
+    struct tierce__policy_entry entry = {
+        .key = key, .bytes = bytes, .now = flat->now, .parent = parent, .origin = flat->origin};
+    entry.origin.ends = flat->origin.ends && key == flat->last;
+    return entry;
+}
+
 /* Stores an absent key. False: there is no room for it. */
 TIERCE__FLAT_INLINE bool tierce__flat_store(struct tierce__flat *flat,
                                             const struct tierce__policy_ops *ops, uint32_t key,
                                             uint64_t bytes, uint32_t parent)
 {
     TIERCE_DASSERT(flat->slot_of[key] == TIERCE__NO_SLOT);
-    struct tierce__policy_entry entry = {
-        .key = key, .bytes = bytes, .now = flat->now, .parent = parent};
+    struct tierce__policy_entry entry = tierce__flat_entry(flat, key, bytes, parent);
     if (ops != NULL) {
         if (ops->expect != NULL)
             ops->expect(flat->policy, &entry);

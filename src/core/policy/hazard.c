@@ -84,6 +84,12 @@ struct hazard_node {
     uint32_t newer, older; /* in its list, if IS_LISTED: a ring */
 };
 
+/* The part of a class that a request knows. */
+struct hazard_use {
+    uint32_t output; /* class of its output */
+    bool ends;       /* a use of its last entry */
+};
+
 struct hazard_entry {
     uint64_t key;
     uint32_t parent, parent_life; /* as in leaf_lru.c */
@@ -102,7 +108,7 @@ struct hazard {
     uint32_t use_tick; /* when the present request began; `tick` is when it ends */
     uint32_t left;     /* its uses that are still to come */
     uint64_t last_key;
-    uint32_t output;              /* class of its output */
+    struct hazard_use use;        /* its uses; `ends`: of last_key */
     struct hazard_node *nodes;    /* [slot_count] */
     struct hazard_entry *entries; /* [slot_count] */
     struct tierce__hazard_ghosts ghosts;
@@ -441,9 +447,26 @@ static void count_hit(struct hazard *h, const struct hazard_past *past, bool sam
     forget(h, past, sampled);
 }
 
+static struct hazard_use use_of(const struct tierce__policy_origin *origin)
+{
+    uint64_t tokens = origin->output_tokens;
+    uint32_t output = tokens > 128 ? 2 : tokens == 0 || tokens > 16 ? 1 : 0;
+    return (struct hazard_use){.output = output, .ends = origin->ends};
+}
+
+/* A use of a key: of the present request, or else with this origin. */
+static struct hazard_use next_use(const struct hazard *h, uint64_t key,
+                                  const struct tierce__policy_origin *origin)
+{
+    struct hazard_use use = h->left > 0 ? h->use : use_of(origin);
+    if (h->left > 0 && key != h->last_key)
+        use.ends = false;
+    return use;
+}
+
 /* The past after a use now. `before`: NULL for an unknown key. */
 static struct hazard_past past_now(const struct hazard *h, const struct hazard_past *before,
-                                   uint64_t key)
+                                   struct hazard_use use)
 {
     static const uint8_t steps[FREQUENCY_MAX + 1] = {0, 0, 1, 1, 2};
     uint32_t place = 0, frequency = 0;
@@ -452,10 +475,10 @@ static struct hazard_past past_now(const struct hazard *h, const struct hazard_p
         frequency = before->frequency < FREQUENCY_MAX ? before->frequency + 1u : FREQUENCY_MAX;
         place = 2u + 2u * steps[frequency] + is_late;
     }
-    if (h->left > 0 && key == h->last_key)
+    if (use.ends)
         place = 1;
     return (struct hazard_past){.tick = h->use_tick,
-                                .klass = (uint8_t)(place * TIERCE__HAZARD_OUTPUTS + h->output),
+                                .klass = (uint8_t)(place * TIERCE__HAZARD_OUTPUTS + use.output),
                                 .frequency = (uint8_t)frequency};
 }
 
@@ -477,7 +500,6 @@ static void count_use(struct hazard *h, const struct hazard_past *past, bool sam
 static void end_request(struct hazard *h)
 {
     h->left = 0;
-    h->output = 1;
     h->use_tick = h->tick;
 }
 
@@ -555,7 +577,6 @@ static int hazard_create(struct tierce__policy **out, const struct tierce__polic
     h->slot_count = opts->slot_count;
     h->adapts = adapts;
     h->unit = unit > UNIT_MIN ? unit : UNIT_MIN;
-    h->output = 1;
     h->tick = h->use_tick = NEAR + FAR * SPAN;
     memset(h->lists, 0xff, sizeof(h->lists));
     init_index(h);
@@ -580,19 +601,20 @@ static void hazard_request(struct tierce__policy *policy,
     pass_time(h, request->count);
     h->left = request->count;
     h->last_key = request->last_key;
-    if (request->output_tokens > 0)
-        h->output = request->output_tokens <= 16 ? 0 : request->output_tokens <= 128 ? 1 : 2;
+    h->use = use_of(&request->origin);
 }
 
 /* Counts a use of a key that has no slot, and returns its past. */
-static struct hazard_past use_key(struct hazard *h, uint64_t key, uint32_t hash)
+static struct hazard_past use_key(struct hazard *h, const struct tierce__policy_entry *entry,
+                                  uint32_t hash)
 {
     bool sampled = hash % SAMPLE == 0;
-    uint32_t ghost = tierce__hazard_ghosts_take(&h->ghosts, key, hash);
+    uint32_t ghost = tierce__hazard_ghosts_take(&h->ghosts, entry->key, hash);
+    struct hazard_use use = next_use(h, entry->key, &entry->origin);
     struct hazard_past before = ghost_past(h, ghost);
     if (ghost != 0)
         count_hit(h, &before, sampled);
-    struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, key);
+    struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, use);
     count_use(h, &past, sampled);
     return past;
 }
@@ -619,7 +641,7 @@ static void hazard_insert(struct tierce__policy *policy, uint32_t slot,
     join_parent(h, slot, entry->parent); /* before `slot` is in: a stale parent may be the same */
     TIERCE_DASSERT(h->entries[slot].children == 0);
     h->entries[slot].key = entry->key;
-    node->past = use_key(h, entry->key, hash);
+    node->past = use_key(h, entry, hash);
     node->past.flags = (uint8_t)(IS_IN | (hash % SAMPLE == 0 ? IS_SAMPLED : 0));
     h->count++;
     link_slot(h, slot, false);
@@ -630,7 +652,7 @@ static void hazard_skip(struct tierce__policy *policy, const struct tierce__poli
 {
     struct hazard *h = hazard_of(policy);
     uint32_t hash = tierce__hazard_hash(entry->key);
-    struct hazard_past past = use_key(h, entry->key, hash);
+    struct hazard_past past = use_key(h, entry, hash);
     push_ghost(h, entry->key, hash, &past);
     end_use(h);
 }
@@ -643,7 +665,9 @@ static void hazard_touch(struct tierce__policy *policy, uint32_t slot, uint64_t 
     struct hazard_node *node = &h->nodes[slot];
     bool sampled = (node->past.flags & IS_SAMPLED) != 0,
          listed = (node->past.flags & IS_LISTED) != 0;
-    struct hazard_past past = past_now(h, &node->past, h->left > 0 ? h->entries[slot].key : 0);
+    const struct tierce__policy_origin unknown = {0};
+    uint64_t key = h->left > 0 ? h->entries[slot].key : 0;
+    struct hazard_past past = past_now(h, &node->past, next_use(h, key, &unknown));
     bool moves = listed && (past.tick != node->past.tick || past.klass != node->past.klass);
     count_hit(h, &node->past, sampled);
     if (moves)
@@ -758,11 +782,14 @@ static bool hazard_admits(struct tierce__policy *policy, const struct tierce__po
         return true;
     uint32_t ghost = tierce__hazard_ghosts_find(&h->ghosts, entry->key, hash);
     struct hazard_past before = ghost_past(h, ghost);
-    struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, entry->key);
+    struct hazard_use use = next_use(h, entry->key, &entry->origin);
+    struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, use);
+    use.ends = true;
+    struct hazard_past last = past_now(h, NULL, use);
     uint32_t bucket = bucket_of(h, past.tick);
     double worth = h->index.worths[past.klass * BUCKETS + bucket];
-    double last = h->index.worths[(TIERCE__HAZARD_OUTPUTS + h->output) * BUCKETS + bucket];
-    return (h->left > 0 && last > worth ? last : worth) >= h->index.worths[cell];
+    double last_worth = h->index.worths[last.klass * BUCKETS + bucket];
+    return (last_worth > worth ? last_worth : worth) >= h->index.worths[cell];
 }
 
 static void hazard_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,

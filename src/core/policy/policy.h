@@ -32,18 +32,25 @@
 #define TIERCE__NO_SLOT          UINT32_MAX
 #define TIERCE__POLICY_SLOTS_MAX (UINT32_MAX - 8) /* lists have heads */
 
+/* The owner's knowledge of the request that uses an entry; zeroed: none. */
+struct tierce__policy_origin {
+    uint64_t output_tokens; /* 0: unknown */
+    bool ends;              /* the entry is the last of the request */
+};
+
 struct tierce__policy_entry {
     uint64_t key; /* identity for ghost lists; a spread of the real key */
     uint64_t bytes;
-    uint64_t now;    /* time in any unit that does not decrease */
-    uint32_t parent; /* slot of the entry whose suffix this is, or TIERCE__NO_SLOT */
+    uint64_t now;                        /* time in any unit that does not decrease */
+    uint32_t parent;                     /* slot of the entry whose suffix this is, or NO_SLOT */
+    struct tierce__policy_origin origin; /* of a use outside of tierce__policy_begin */
 };
 
-/* A request: the uses that follow, of `count` different keys. */
+/* A request, or a part of it: the uses that follow, of `count` different keys. */
 struct tierce__policy_request {
     uint32_t count;
-    uint64_t last_key;      /* the key of its last entry, as of tierce__policy_entry */
-    uint64_t output_tokens; /* 0: unknown */
+    uint64_t last_key; /* of the entry that `origin.ends` is about */
+    struct tierce__policy_origin origin;
 };
 
 /* The history of an entry in its record, for owners that keep records but no order (a reclaimer
@@ -88,11 +95,13 @@ struct tierce__policy_ops {
     /* Optional, tierce__policy_expect: the next insert, if any, will be of this entry; evictions in
      * between make room for it. Policies that remember keys use it to choose. */
     void (*expect)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
-    /* Optional, tierce__policy_begin: a request begins. Its uses are the touches and inserts up to
-     * the next request, or up to its count. Uses outside of a request are requests of one use. */
+    /* Optional, tierce__policy_begin: uses at one time. They are the touches, inserts and skips up
+     * to the next call, or up to the request's count. Each use outside of a request is a request of
+     * one use, with the origin of its entry. */
     void (*request)(struct tierce__policy *policy, const struct tierce__policy_request *request);
-    /* Optional, tierce__policy_admits: whether an entry is worth at least as much as the next
-     * victim. Otherwise the owner should not evict for it, and not store it. Changes nothing. */
+    /* Optional, tierce__policy_admits: whether an entry, or the last one of its request, is worth
+     * at least as much as the next victim. Otherwise the owner should not evict for it, and not
+     * store it, nor the entries after it. Changes nothing. */
     bool (*admits)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
     /* Optional, tierce__policy_skip: a use of an entry that is not in and is not stored. A policy
      * that remembers evicted keys remembers this one too. */

@@ -463,6 +463,7 @@ static int plan(struct tierce__own_lease *lease, const struct tierce__load_lease
                                tierce_chain_blocks(what->chain), true);
     if (rc < 0)
         return rc;
+    lease->ends = tierce__keys_end(lease->base.view, what->chain, what->to_block);
     lease->shapes[TIERCE__LEASED_FULL] = lease->base.view->full;
     if (lease->keys.tail_blocks > 0) {
         struct tierce__shape *tail = &lease->shapes[TIERCE__LEASED_TAIL];
@@ -765,13 +766,17 @@ static void report(struct tierce__own_lease *lease, const uint32_t *blocks)
             atomic_fetch_add_explicit(&engine->direct.chunks, 1, memory_order_relaxed);
         promote(lease, i);
         if (leased->kind == TIERCE__LEASED_SIBLING) /* first, so that its prefix is newer */
-            tierce__storage_touch(engine, 0, engine->level_count, key_of(lease, i), 1, 0);
+            tierce__storage_touch(
+                engine, 0, engine->level_count,
+                &(struct tierce__tier_uses){.keys = key_of(lease, i), .count = 1});
         loaded += blocks[i];
     }
     TIERCE_DASSERT(loaded <= lease->block_count);
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(lease->block_count - loaded));
-    size_t used = tierce__session_use(lease->base.view, lease->session, &lease->keys, count);
-    tierce__storage_touch(engine, 0, engine->level_count, lease->keys.keys, count, used);
+    struct tierce__tier_uses uses = {
+        .keys = lease->keys.keys, .count = count, .origin = {.ends = lease->ends}};
+    uses.used = tierce__session_use(lease->base.view, lease->session, &lease->keys, count);
+    tierce__storage_touch(engine, 0, engine->level_count, &uses);
 }
 
 static void end_lease(struct tierce__load_lease *base, const uint32_t *blocks)

@@ -31,6 +31,7 @@ struct tierce__own_lease {
     uint32_t levels;       /* a bit for each level that it may read from; 0 in bypass */
     uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
     bool passes;           /* counted in engine->passing */
+    bool ends;             /* the last key is the chain's last */
     size_t from_block, block_count;
     struct tierce__pool *direct; /* in the memory of the load's device, or NULL */
     struct tierce__buf **bufs;   /* [count] NULL: the chunk has failed, waits or is complete */

@@ -554,7 +554,8 @@ static int keep(const struct tierce__object_handle *h, uint64_t deadline_ns, boo
 {
     struct tierce_engine *engine = h->space->engine;
     int rc = 0;
-    tierce__storage_touch(engine, 1, engine->level_count, &h->key, 1, 0);
+    tierce__storage_touch(engine, 1, engine->level_count,
+                          &(struct tierce__tier_uses){.keys = &h->key, .count = 1});
     for (size_t level = 1; level < engine->level_count && rc == 0; level++)
         rc = settle_kept(h, level, deadline_ns, unsettled);
     if (rc == 0)

@@ -118,7 +118,7 @@ struct tierce__object_settle {
     void (*done)(struct tierce__object_settle *settle);
     void *arg;
     int status;
-    uint64_t scratch[79]; /* used by the engine until done */
+    uint64_t scratch[81]; /* used by the engine until done */
 };
 void tierce__objects_settle_begin(struct tierce__objects *space,
                                   struct tierce__object_settle *settle);

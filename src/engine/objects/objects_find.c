@@ -115,7 +115,8 @@ static struct tierce__object *open_from_memory(struct tierce__object_find *find)
                                &waiter->key, find->name, find->name_bytes);
     if (buf == NULL)
         return NULL;
-    tierce__storage_touch(engine, 1, engine->level_count, &waiter->key, 1, 0);
+    tierce__storage_touch(engine, 1, engine->level_count,
+                          &(struct tierce__tier_uses){.keys = &waiter->key, .count = 1});
     return tierce__object_open(waiter->space, &waiter->key, buf, &form);
 }
 
@@ -309,7 +310,8 @@ static void promote(struct tierce__object_reading *r)
         tierce__era_leave(engine, r->era);
     }
     tierce__object_name_let_go(r->name);
-    tierce__storage_touch(engine, 0, engine->level_count, &r->name->key, 1, 0);
+    tierce__storage_touch(engine, 0, engine->level_count,
+                          &(struct tierce__tier_uses){.keys = &r->name->key, .count = 1});
 }
 
 /* Whether every whole piece of the value that has come matches its checksum. Verified here, and not

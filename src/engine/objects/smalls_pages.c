@@ -396,7 +396,8 @@ void tierce__small_page_touch(struct tierce__smalls *smalls, struct tierce__smal
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__key key = page_key(smalls, p, number, generation);
-    smalls->memory->ops->touch(smalls->memory, &key, 1, 0);
+    smalls->memory->ops->touch(smalls->memory,
+                               &(struct tierce__tier_uses){.keys = &key, .count = 1});
 }
 
 /* Its bytes exist until this returns. */

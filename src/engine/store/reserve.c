@@ -52,7 +52,9 @@ struct tierce__reservation {
     uint32_t local;          /* levels except remote stores */
     uint64_t era;            /* operate.h */
     bool given_up;
-    size_t first; /* chunk that may be stored; the earlier ones count as held */
+    bool ends;       /* the last chunk is the last of the prompt so far */
+    bool is_refused; /* the memory's policy refuses chunks from one of them on */
+    size_t first;    /* chunk that may be stored; the earlier ones count as held */
     size_t count;
     struct reserve_chunk *chunks;
     struct tierce__room *rooms; /* [count] */
@@ -125,6 +127,13 @@ static void end_promise(const struct tierce__reservation *r, struct reserve_chun
     chunk->is_promised = false;
 }
 
+/* Memory must have a chunk until the slower tiers have it. A store that waits for room is for
+ * callers that need the chunk in memory. */
+static bool may_refuse(const struct tierce__reservation *r, const struct reserve_chunk *chunk)
+{
+    return r->room_wait == NULL && (r->levels == 1 || chunk->held);
+}
+
 /* Memory for a chunk. A patient store also requires room in the queues of the slower tiers: memory
  * would evict a chunk that they have dropped. */
 static struct tierce__buf *take_room(struct tierce__reservation *r, struct reserve_chunk *chunk,
@@ -136,7 +145,9 @@ static struct tierce__buf *take_room(struct tierce__reservation *r, struct reser
             return NULL;
         chunk->is_promised = true;
     }
-    struct tierce__buf *buf = tierce__storage_reserve(r->engine, &chunk->record, before);
+    bool *refused = may_refuse(r, chunk) ? &r->is_refused : NULL;
+    struct tierce__buf *buf =
+        tierce__storage_reserve_worthy(r->engine, &chunk->record, before, refused);
     if (buf == NULL)
         end_promise(r, chunk);
     TIERCE_DASSERT(buf != NULL || !chunk->is_promised);
@@ -153,6 +164,7 @@ static bool reserve(struct tierce__reservation *r, const struct tierce_chain *ch
     const struct tierce__shape *shape = shape_of(r, chunk);
     const uint8_t *hashes = tierce_chain_hash(chain, 0);
     tierce__view_describe(&chunk->record, r->view, &r->keys, shape, index, hashes);
+    chunk->record.origin.ends = r->ends && index + 1 == r->keys.count;
     chunk->payload_bytes = shape->extent.payload_bytes;
     chunk->header_bytes = shape->extent.header_bytes;
     const struct reserve_chunk *last = r->count > 0 ? chunk - 1 : NULL;
@@ -189,6 +201,25 @@ static void end_claims(struct tierce__reservation *r, struct tierce__list *ready
 }
 
 static void run_ready(struct tierce__list *ready);
+
+/* The policy learns that the missing chunks from `index` on were used, which follow a refused one.
+ */
+static void refuse_rest(struct tierce__reservation *r, const struct tierce_chain *chain,
+                        size_t index)
+{
+    struct tierce__storage_chunk record;
+    for (; index < r->keys.count; index++) {
+        bool tail = is_tail(r, index), refused = true;
+        if (search(r, r->levels, &r->keys.keys[index], 1) == 1)
+            continue;
+        tierce__view_describe(&record, r->view, &r->keys, tail ? &r->tail_shape : &r->view->full,
+                              index, tierce_chain_hash(chain, 0));
+        record.origin.ends = r->ends && index + 1 == r->keys.count;
+        struct tierce__buf *none =
+            tierce__storage_reserve_worthy(r->engine, &record, NULL, &refused);
+        TIERCE_ASSERT(none == NULL);
+    }
+}
 
 /*
  * Claims and reserves every chunk from `held` on that no local tier holds and no other request is
@@ -231,6 +262,8 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
             break;
     }
     TIERCE_DASSERT(r->count + shared <= r->keys.count - held);
+    if (r->is_refused)
+        refuse_rest(r, chain, i + 1);
     r->shared = shared;
     return i;
 }
@@ -260,6 +293,7 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
     TIERCE_DASSERT(r->count == 0);
     TIERCE_DASSERT(r->published == 0);
     lease_held(r);
+    r->is_refused = false;
     size_t index = reserve_missing(r, chain, held);
     for (size_t i = 0; r->leases != NULL && i < r->keys.count; i++) {
         tierce__buf_release(r->leases[i]);
@@ -314,12 +348,22 @@ static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_c
     else
         tierce__pool_turn_begin(r->engine->pool, &turn);
     bool again = false;
-    while (index < r->keys.count && (again || tierce__pool_turn_wait(&turn, deadline_ns))) {
+    while (index < r->keys.count && !r->is_refused &&
+           (again || tierce__pool_turn_wait(&turn, deadline_ns))) {
         index = try_reserve(r, chain, find_held(r));
-        again = index < r->keys.count && release_reserved(r);
+        again = index < r->keys.count && !r->is_refused && release_reserved(r);
     }
     tierce__pool_turn_end(&turn);
-    return index < r->keys.count ? try_reserve(r, chain, find_held(r)) : index;
+    return index < r->keys.count && !r->is_refused ? try_reserve(r, chain, find_held(r)) : index;
+}
+
+/* The status of chunks that were not reserved. */
+static int why_not(const struct tierce__reservation *r)
+{
+    if (r->is_refused)
+        return TIERCE_E_REFUSED;
+    bool lacks_slot = tierce__storage_lacks_slot(r->engine, r->view->full.extent.object_bytes);
+    return lacks_slot ? TIERCE_E_SLOTS : TIERCE_E_FULL;
 }
 
 static void reserve_all(struct tierce__reservation *r, const struct tierce_chain *chain,
@@ -333,15 +377,13 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
     bool fits = most <= settings->memory_bytes && missing <= tierce__storage_slots(r->engine);
     size_t index = try_reserve(r, chain, held);
     uint64_t deadline_ns = deadline_of(r);
-    if (index < r->keys.count && deadline_ns > 0 && fits)
+    if (index < r->keys.count && !r->is_refused && deadline_ns > 0 && fits)
         index = wait_for_room(r, chain, deadline_ns);
     tierce__count(r->engine, TIERCE__STAT_stores_shared, (int64_t)r->shared);
     if (r->room_wait != NULL)
         r->room_wait->is_full = index < r->keys.count;
     if (index < r->keys.count && !is_deferred(r))
-        skip(r, index,
-             tierce__storage_lacks_slot(r->engine, shape->extent.object_bytes) ? TIERCE_E_SLOTS
-                                                                               : TIERCE_E_FULL);
+        skip(r, index, why_not(r));
 }
 
 /* A store that offers chunks already held counts as a use of them. This is done before memory is
@@ -350,10 +392,12 @@ static void use_held(const struct tierce__reservation *r)
 {
     struct tierce_engine *engine = r->engine;
     const struct tierce__keys *keys = &r->keys;
+    struct tierce__tier_uses uses = {.keys = keys->keys + r->first,
+                                     .count = keys->count - r->first,
+                                     .origin = {.ends = r->ends}};
     size_t used = tierce__session_use(r->view, r->session, keys, keys->count);
-    used = used > r->first ? used - r->first : 0;
-    tierce__storage_touch(engine, 0, engine->level_count, keys->keys + r->first,
-                          keys->count - r->first, used);
+    uses.used = used > r->first ? used - r->first : 0;
+    tierce__storage_touch(engine, 0, engine->level_count, &uses);
 }
 
 static int prepare(struct tierce__reservation *r, const struct tierce__reserve_what *what)
@@ -363,6 +407,7 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
     if (rc < 0)
         return rc;
     r->first = tierce__keys_first(&r->keys, r->view, what->from_block);
+    r->ends = tierce__keys_end(r->view, what->chain, what->to_block);
     size_t held = find_held(r);
     TIERCE_DASSERT(held <= r->keys.count);
     tierce__view_access(
@@ -493,7 +538,8 @@ static bool publish(struct tierce__reservation *r, struct reserve_chunk *chunk)
         return false;
     }
     if (rc > 0) /* another request was faster, and its chunk is used */
-        tierce__storage_touch(engine, 0, engine->level_count, &chunk->record.key, 1, 0);
+        tierce__storage_touch(engine, 0, engine->level_count,
+                              &(struct tierce__tier_uses){.keys = &chunk->record.key, .count = 1});
     if (!chunk->held)
         tierce__storage_write(r->writes, &chunk->record, chunk->buf);
     end_promise(r, chunk);
@@ -537,7 +583,8 @@ static void settle(struct tierce__reservation *r, struct tierce__list *ready)
     tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(r->count - r->published));
     const struct tierce__key *keys = r->keys.keys + r->first;
     size_t count = r->keys.count - r->first;
-    tierce__storage_touch(engine, 0, 1, keys, count, count);
+    tierce__storage_touch(engine, 0, 1,
+                          &(struct tierce__tier_uses){.keys = keys, .count = count, .used = count});
     tierce__storage_end_writes(r->writes, keys, count);
     r->writes = NULL;
     tierce__requests_stored(r->engine->requests, r->session,

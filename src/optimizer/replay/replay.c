@@ -112,15 +112,20 @@ static void use_each(struct tierce__replay *r, const struct tierce__recorded *re
         count_uses(r, internal, request->read_count, hits);
 }
 
-static void begin_uses(struct tierce__replay *r, const struct tierce__recorded *request)
+/* `count` uses come at one time. */
+static void begin_uses(struct tierce__replay *r, const struct tierce__recorded *request,
+                       uint32_t count)
 {
     if (r->flat.policy == NULL || request->count == 0)
         return;
-    const uint32_t *blocks = tierce__recorded_blocks(request);
-    tierce__policy_begin(r->flat.policy,
-                         &(struct tierce__policy_request){.count = request->count,
-                                                          .last_key = blocks[request->count - 1],
-                                                          .output_tokens = request->output_tokens});
+    r->flat.origin =
+        (struct tierce__policy_origin){.output_tokens = request->output_tokens, .ends = true};
+    r->flat.last = tierce__recorded_blocks(request)[request->count - 1];
+    if (count > 0)
+        tierce__policy_begin(r->flat.policy,
+                             &(struct tierce__policy_request){.count = count,
+                                                              .last_key = r->flat.last,
+                                                              .origin = r->flat.origin});
 }
 
 static void hold(struct tierce__replay *r, const struct tierce__recorded *request, bool held)
@@ -140,11 +145,18 @@ static void skip_rest(struct tierce__replay *r, const struct tierce__recorded *r
     const uint32_t *blocks = tierce__recorded_blocks(request);
     for (uint32_t i = from; i < request->stored; i++) {
         if (r->flat.slot_of[blocks[i]] == TIERCE__NO_SLOT)
-            tierce__policy_skip(
-                r->flat.policy,
-                &(struct tierce__policy_entry){
-                    .key = blocks[i], .bytes = 1, .now = r->flat.now, .parent = TIERCE__NO_SLOT});
+            tierce__flat_skip(&r->flat, blocks[i]);
     }
+}
+
+/* The cached blocks are used at one time, and each stored one alone, as in a tier. */
+static uint32_t count_there(const struct tierce__replay *r, const struct tierce__recorded *request)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < request->count; i++)
+        count += r->flat.slot_of[blocks[i]] != TIERCE__NO_SLOT;
+    return count;
 }
 
 static void use_whole(struct tierce__replay *r, const struct tierce__recorded *request)
@@ -155,6 +167,7 @@ static void use_whole(struct tierce__replay *r, const struct tierce__recorded *r
     const struct tierce__policy_ops *ops = policy != NULL ? policy->ops : NULL;
     uint32_t parent = TIERCE__NO_SLOT;
     r->flat.now += r->opts.ttl_us == 0;
+    begin_uses(r, request, count_there(r, request));
     for (uint32_t i = request->count; policy != NULL && i-- > 0;) {
         if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
             ops->touch(policy, slot_of[blocks[i]], r->flat.now);
@@ -205,11 +218,12 @@ int tierce__replay_request(struct tierce__replay *replay, const struct tierce__r
         tierce__flat_expire(&replay->flat);
     }
     look_up(replay, request);
-    begin_uses(replay, request);
-    if (replay->opts.whole)
+    if (replay->opts.whole) {
         use_whole(replay, request);
-    else
+    } else {
+        begin_uses(replay, request, request->count);
         use_each(replay, request);
+    }
     fill_result(replay);
     return 0;
 }

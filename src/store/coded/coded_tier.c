@@ -233,11 +233,10 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     }
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                  size_t used)
+static void touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
     struct tierce__coded_tier *t = tier_of(tier);
-    t->inner->ops->touch(t->inner, keys, count, used);
+    t->inner->ops->touch(t->inner, uses);
 }
 
 static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)

@@ -9,6 +9,7 @@
 
 #define FILTER_SETS    16384u
 #define FILTER_WAYS    4u
+#define TOUCH_BATCH    128u  /* keys used at one time: their slots live on the stack */
 #define CLEAR_PLACES   1024u /* slots under one hold of the lock */
 #define CLOSE_GRACE_MS 2000u /* for calls into the kernel that are under way at the deadline */
 
@@ -356,17 +357,40 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     tierce__disk_answer(&finished);
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                  size_t used)
+/* Uses [from, from + count) of the keys at one time, the last one first. */
+static void touch_some(struct tierce__disk *d, const struct tierce__tier_uses *uses, size_t from,
+                       size_t count, const struct tierce__policy_origin *origin)
 {
-    TIERCE_DASSERT(used <= count);
+    uint32_t slots[TOUCH_BATCH], heard = 0;
+    const struct tierce__key *keys = uses->keys + from;
+    TIERCE_DASSERT(count > 0 && count <= TOUCH_BATCH);
+    tierce__lock_assert_held(&d->lock);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t slot = tierce__disk_find(d, &keys[i]);
+        if (slot != TIERCE__INDEX_NONE && tierce__disk_is_served(d, slot) &&
+            tierce__policy_hears(d->policy, &d->table.chunks[slot].fresh, from + i < uses->used))
+            slots[heard++] = slot;
+    }
+    if (heard == 0)
+        return;
+    tierce__policy_begin(
+        d->policy,
+        &(struct tierce__policy_request){
+            .count = heard, .last_key = tierce__key_spread(&keys[count - 1]), .origin = *origin});
+    while (heard-- > 0)
+        d->policy->ops->touch(d->policy, slots[heard], tierce__now_ns());
+}
+
+static void touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
+{
+    TIERCE_DASSERT(uses->used <= uses->count);
+    struct tierce__policy_origin origin = uses->origin;
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
-    while (count-- > 0) {
-        uint32_t slot = tierce__disk_find(d, &keys[count]);
-        if (slot != TIERCE__INDEX_NONE && tierce__disk_is_served(d, slot) &&
-            tierce__policy_hears(d->policy, &d->table.chunks[slot].fresh, count < used))
-            d->policy->ops->touch(d->policy, slot, tierce__now_ns());
+    for (size_t left = uses->count; left > 0; origin.ends = false) {
+        size_t batch = left < TOUCH_BATCH ? left : TOUCH_BATCH;
+        left -= batch;
+        touch_some(d, uses, left, batch, &origin);
     }
     tierce__lock_drop(&d->lock);
 }

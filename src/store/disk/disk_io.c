@@ -412,7 +412,8 @@ static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
     return (struct tierce__policy_entry){.key = tierce__key_spread(req->keys),
                                          .bytes = tierce__store_put_bytes(req),
                                          .now = tierce__now_ns(),
-                                         .parent = parent};
+                                         .parent = parent,
+                                         .origin = req->origin};
 }
 
 /* Gives a put its slot and space. Results as of find_space. */

@@ -157,6 +157,7 @@ static int reserve(struct copies *c, struct tierce__buf **out, const struct tier
     *out = c->memory->ops->reserve(
         c->memory, &(struct tierce__reserve){.key = &req->keys[0],
                                              .parent = req->parent,
+                                             .origin = req->origin,
                                              .bytes = bytes + sizeof(struct trailer)});
     return *out != NULL ? 0 : TIERCE_E_FULL;
 }
@@ -286,11 +287,10 @@ static void copies_submit(struct tierce__tier *tier, struct tierce__store_req *r
     req->done(req);
 }
 
-static void copies_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                         size_t used)
+static void copies_touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
     struct copies *c = copies_of(tier);
-    c->memory->ops->touch(c->memory, keys, count, used);
+    c->memory->ops->touch(c->memory, uses);
 }
 
 static void copies_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)

@@ -153,13 +153,15 @@ static uint64_t policy_now(const struct memory *memory)
 }
 
 static struct tierce__policy_entry entry_of(const struct memory *memory,
-                                            const struct tierce__key *key, uint64_t bytes)
+                                            const struct tierce__key *key, uint64_t bytes,
+                                            const struct tierce__policy_origin *origin)
 {
     TIERCE_DASSERT(bytes > 0);
     return (struct tierce__policy_entry){.key = tierce__key_spread(key),
                                          .bytes = tierce__round_up(bytes, PAGE),
                                          .now = policy_now(memory),
-                                         .parent = TIERCE__NO_SLOT};
+                                         .parent = TIERCE__NO_SLOT,
+                                         .origin = *origin};
 }
 
 /* The policy does not name this entry again until the hook reports that the tier holds the only
@@ -375,13 +377,36 @@ static void lend_slots(struct memory *memory, struct tierce__store_req *req, con
     req->lent += lent;
 }
 
-static void touch_slot(struct memory *memory, uint32_t slot, bool again, uint64_t now)
+static bool hears(struct memory *memory, uint32_t slot, bool again)
 {
     tierce__lock_assert_held(&memory->lock);
     TIERCE_DASSERT(tierce__index_has(memory->index, slot));
     TIERCE_DASSERT(slot < memory->slot_count);
-    if (tierce__policy_hears(memory->policy, &memory->fresh[slot], again))
-        memory->policy->ops->touch(memory->policy, slot, now);
+    return tierce__policy_hears(memory->policy, &memory->fresh[slot], again);
+}
+
+/* Uses slots at one time, the last one first; NONE is passed over. */
+static void touch_slots(struct memory *memory, uint32_t *slots, const struct tierce__key *keys,
+                        size_t count, size_t used, const struct tierce__policy_origin *origin)
+{
+    uint32_t heard = 0;
+    uint64_t now = policy_now(memory);
+    TIERCE_DASSERT(count > 0);
+    for (size_t i = 0; i < count; i++) {
+        if (slots[i] != TIERCE__INDEX_NONE && !hears(memory, slots[i], i < used))
+            slots[i] = TIERCE__INDEX_NONE;
+        heard += slots[i] != TIERCE__INDEX_NONE;
+    }
+    if (heard == 0)
+        return;
+    tierce__policy_begin(
+        memory->policy,
+        &(struct tierce__policy_request){
+            .count = heard, .last_key = tierce__key_spread(&keys[count - 1]), .origin = *origin});
+    for (size_t i = count; i-- > 0;) {
+        if (slots[i] != TIERCE__INDEX_NONE)
+            memory->policy->ops->touch(memory->policy, slots[i], now);
+    }
 }
 
 static int run_lookup(struct memory *memory, struct tierce__store_req *req)
@@ -397,7 +422,7 @@ static int run_lookup(struct memory *memory, struct tierce__store_req *req)
         if (req->bufs != NULL && req->lent == req->found)
             lend_slots(memory, req, slots, got, &room);
         if (req->touches && req->lent == 1)
-            touch_slot(memory, slots[0], false, policy_now(memory));
+            touch_slots(memory, slots, req->keys, 1, 0, &req->origin);
         req->found += got;
         if (got < batch)
             break;
@@ -439,7 +464,8 @@ static int run_put(struct memory *memory, struct tierce__store_req *req,
     if (old != TIERCE__INDEX_NONE)
         *dropped = take_entry(memory, old, TIERCE__LEFT_DELETED);
     if (slot == TIERCE__NO_SLOT) {
-        struct tierce__policy_entry entry = entry_of(memory, &req->keys[0], req->buf->bytes);
+        struct tierce__policy_entry entry =
+            entry_of(memory, &req->keys[0], req->buf->bytes, &req->origin);
         tierce__policy_expect(memory->policy, &entry);
         if (tierce__index_count(memory->index) == memory->slot_count &&
             evict_one(memory, note_lack(memory, 0)) == 0)
@@ -564,21 +590,18 @@ static void memory_submit(struct tierce__tier *tier, struct tierce__store_req *r
     req->done(req);
 }
 
-static void memory_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                         size_t used)
+static void memory_touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
     uint32_t slots[KEY_BATCH];
-    TIERCE_DASSERT(used <= count);
+    TIERCE_DASSERT(uses->used <= uses->count);
+    struct tierce__policy_origin origin = uses->origin;
     struct memory *memory = enter(tier);
-    uint64_t now = policy_now(memory);
-    while (!memory->closed && count > 0) {
-        size_t batch = count < KEY_BATCH ? count : KEY_BATCH;
-        count -= batch;
-        tierce__index_find_each(memory->index, slots, keys + count, batch);
-        for (size_t i = batch; i-- > 0;) {
-            if (slots[i] != TIERCE__INDEX_NONE)
-                touch_slot(memory, slots[i], count + i < used, now);
-        }
+    for (size_t left = uses->count; !memory->closed && left > 0; origin.ends = false) {
+        size_t batch = left < KEY_BATCH ? left : KEY_BATCH;
+        left -= batch;
+        tierce__index_find_each(memory->index, slots, uses->keys + left, batch);
+        touch_slots(memory, slots, uses->keys + left, batch,
+                    uses->used > left ? uses->used - left : 0, &origin);
     }
     leave(memory);
 }
@@ -592,20 +615,41 @@ static uint32_t find_parent(const struct memory *memory, const struct tierce__re
     return what->parent != NULL ? tierce__index_find(memory->index, what->parent) : TIERCE__NO_SLOT;
 }
 
+/* Whether the policy refuses a chunk for which there is no room; it then knows that it was used. */
+static bool refuse(struct memory *memory, const struct tierce__reserve *what,
+                   const struct tierce__policy_entry *entry)
+{
+    tierce__lock_assert_held(&memory->lock);
+    if (what->refused == NULL)
+        return false;
+    *what->refused = what->follows_refused || !tierce__policy_admits(memory->policy, entry);
+    if (*what->refused && tierce__index_find(memory->index, what->key) == TIERCE__INDEX_NONE)
+        tierce__policy_skip(memory->policy, entry);
+    return *what->refused;
+}
+
 static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierce__reserve *what)
 {
     TIERCE_DASSERT(what->bytes > 0);
-    struct tierce__policy_entry entry = entry_of(memory, what->key, what->bytes);
+    TIERCE_DASSERT(what->refused != NULL || !what->follows_refused);
+    struct tierce__policy_entry entry = entry_of(memory, what->key, what->bytes, &what->origin);
     struct tierce__buf *buf;
+    if (what->follows_refused && refuse(memory, what, &entry))
+        return NULL;
     tierce__policy_expect(memory->policy, &entry);
+    bool asks = what->refused != NULL;
+    if (asks)
+        *what->refused = false;
     /* Each round frees something or ends the loop, so it is bounded by the chunks that are here. */
     for (;;) {
         bool full = tierce__index_count(memory->index) == memory->slot_count;
         int rc = full ? TIERCE_E_FULL : tierce__pool_alloc(memory->pool, &buf, what->bytes);
         if (rc == 0)
             break;
-        if (rc != TIERCE_E_FULL || evict_one(memory, note_lack(memory, what->bytes)) == 0)
+        if (rc != TIERCE_E_FULL || (asks && refuse(memory, what, &entry)) ||
+            evict_one(memory, note_lack(memory, what->bytes)) == 0)
             return NULL;
+        asks = false;
     }
     entry.parent = find_parent(memory, what); /* now, as it may have been evicted */
     TIERCE_DASSERT(buf->bytes >= what->bytes);

@@ -561,13 +561,10 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
 }
 
 /* The store has an order of its own, in which a read is a use. */
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                  size_t used)
+static void touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
     (void)tier;
-    (void)keys;
-    (void)count;
-    (void)used;
+    (void)uses;
 }
 
 static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)

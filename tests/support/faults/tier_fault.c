@@ -246,11 +246,10 @@ static void *run_clockwork(void *arg)
     return NULL;
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                  size_t used)
+static void touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    f->next->ops->touch(f->next, keys, count, used);
+    f->next->ops->touch(f->next, uses);
 }
 
 static uint64_t evict(struct tierce__tier *tier, uint64_t bytes)

@@ -292,8 +292,8 @@ static void play(const struct tierce__policy_ops *policy, const struct tierce__r
     tierce__replay_destroy(replay);
 }
 
-/* Which slots a sample draws hangs on how many there are, so that it cannot be compared. The tiers
- * have no policy that hears of requests. */
+/* The choices of a sample depend on the number of slots or on the keys, which differ; hazard is
+ * compared by its hits. */
 static bool is_incomparable(const struct tierce__policy_ops *policy)
 {
     return strcmp(policy->name, "sampled_lru") == 0 || policy->request != NULL;
@@ -330,6 +330,47 @@ START_TEST(memory_holds_what_the_simulator_holds)
         tierce__recording_destroy(recording);
         fx_close(&fx);
     }
+    fx_remove(&fx);
+}
+END_TEST
+
+/* ---- hazard: requests, and chunks that are not worth their room ------------------------------ */
+
+enum { SCAN = 8, ROUNDS = 2000, ROUNDS_LEARNING = 1000 };
+
+/* A few prompts in turn, and between them long prompts that never return. */
+static uint32_t next_prompt(uint32_t round, uint64_t *ids)
+{
+    bool scans = round % 2 == 1;
+    for (uint32_t i = 0; i < SCAN; i++)
+        ids[i] = scans ? 1000 + (uint64_t)round * SCAN + i : round / 2 % 7 * 2 + i;
+    return scans ? SCAN : 2;
+}
+
+/* Memory has room for one of the prompts that never return and for 2 of the 7 that do, or for 6 of
+ * these. The policy learns not to store the former: at least half of the prompts that return hit.
+ * If it is not asked, 14 % do. */
+START_TEST(memory_refuses_chunks_that_are_not_worth_their_room)
+{
+    static const char *const sets[] = {"memory.policy", "hazard", "memory.size", "1MiB",
+                                       "memory.chunks", "12",     NULL};
+    uint32_t hits = 0;
+    uint64_t ids[SCAN];
+    fx_open(&fx, false, sets);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct prompt p;
+        uint32_t count = next_prompt(round, ids);
+        make_prompt(&p, ids, count);
+        uint32_t found = chunks_found(&p, 0, round + 1);
+        if (found > 0)
+            load_chunks(&p, found, round + 1);
+        store_chunks(&p, count, round + 1);
+        end_prompt(&p);
+        hits += round >= ROUNDS_LEARNING ? found : 0;
+    }
+    ck_assert_uint_ge(hits, (ROUNDS - ROUNDS_LEARNING) / 2);
+    ck_assert_int_ge(fx_stats(&fx).stores_skipped, SCAN * (ROUNDS - ROUNDS_LEARNING) / 4);
+    fx_close(&fx);
     fx_remove(&fx);
 }
 END_TEST
@@ -464,5 +505,6 @@ END_TEST
 CHECK_MAIN("engine_uses", .seconds = 240,
            .tests = {a_request_in_many_steps_is_one_use, requests_without_a_name_count_each,
                      more_requests_than_are_remembered_do_no_harm,
-                     memory_holds_what_the_simulator_holds, disk_holds_what_the_simulator_holds,
-                     on_disk_a_prefix_outlives_its_suffix})
+                     memory_holds_what_the_simulator_holds,
+                     memory_refuses_chunks_that_are_not_worth_their_room,
+                     disk_holds_what_the_simulator_holds, on_disk_a_prefix_outlives_its_suffix})

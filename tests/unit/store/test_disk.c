@@ -120,7 +120,7 @@ START_TEST(eviction_keeps_the_cap_and_the_order)
     for (uint64_t n = 0; n < 400; n++) {
         ck_assert_int_eq(store_put(&s, n), 0);
         struct tierce__key first = store_key(&s, 0);
-        s.tier->ops->touch(s.tier, &first, 1, 0);
+        s.tier->ops->touch(s.tier, &(struct tierce__tier_uses){.keys = &first, .count = 1});
         struct tierce__tier_stats stats = store_stats(&s);
         ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
         ck_assert_uint_le(store_file_bytes(&s, "data"), 4 * MIB);

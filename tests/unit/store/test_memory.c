@@ -288,7 +288,9 @@ START_TEST(every_policy_evicts)
         ck_assert_uint_eq(tier->ops->evict(tier, 1), BYTES);
         ck_assert_int_eq(put(i), 0);
         if (i % 3 == 0)
-            tier->ops->touch(tier, (struct tierce__key[]){key_of(i - 1), key_of(i)}, 2, 0);
+            tier->ops->touch(
+                tier, &(struct tierce__tier_uses){
+                          .keys = (struct tierce__key[]){key_of(i - 1), key_of(i)}, .count = 2});
     }
     ck_assert(has(5));
     tierce__buf_release(held);
@@ -554,6 +556,136 @@ static int create_slow(struct tierce__policy **out, const struct tierce__policy_
     return rc;
 }
 
+/* ---- calls of the policy --------------------------------------------------------------------- */
+
+static struct tierce__policy_ops spying_ops;
+static struct tierce__policy_request last_request;
+static struct tierce__policy_entry last_insert;
+static uint32_t requests, touches, skips;
+static bool is_unworthy;
+
+static void note_request(struct tierce__policy *policy,
+                         const struct tierce__policy_request *request)
+{
+    (void)policy;
+    last_request = *request;
+    requests++;
+}
+
+static void note_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now)
+{
+    tierce__policy_find("lfu")->touch(policy, slot, now);
+    touches++;
+}
+
+static void note_insert(struct tierce__policy *policy, uint32_t slot,
+                        const struct tierce__policy_entry *entry)
+{
+    tierce__policy_find("lfu")->insert(policy, slot, entry);
+    last_insert = *entry;
+}
+
+static bool is_worthy(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
+{
+    (void)policy;
+    (void)entry;
+    return !is_unworthy;
+}
+
+static void note_skip(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
+{
+    (void)policy;
+    (void)entry;
+    skips++;
+}
+
+static int create_spying(struct tierce__policy **out, const struct tierce__policy_opts *opts)
+{
+    int rc = tierce__policy_find("lfu")->create(out, opts);
+    if (rc == 0)
+        (*out)->ops = &spying_ops;
+    return rc;
+}
+
+static void start_spying(void)
+{
+    spying_ops = *tierce__policy_find("lfu");
+    spying_ops.create = create_spying;
+    spying_ops.request = note_request;
+    spying_ops.touch = note_touch;
+    spying_ops.insert = note_insert;
+    spying_ops.admits = is_worthy;
+    spying_ops.skip = note_skip;
+    requests = touches = skips = 0;
+    is_unworthy = false;
+    pool = new_pool();
+    struct tierce__memory_opts opts = {.size = sizeof(opts), .pool = pool, .policy = &spying_ops};
+    ck_assert_int_eq(tierce__memory_open(&tier, &opts), 0);
+}
+
+START_TEST(uses_of_one_call_are_one_request)
+{
+    enum { KEYS = 4 };
+    struct tierce__key keys[KEYS];
+    start_spying();
+    for (uint64_t n = 0; n < KEYS; n++) {
+        keys[n] = key_of(n);
+        if (n != 1)
+            ck_assert_int_eq(put(n), 0);
+    }
+    struct tierce__tier_uses uses = {
+        .keys = keys, .count = KEYS, .used = 1, .origin = {.ends = true}};
+    tier->ops->touch(tier, &uses);
+    ck_assert_uint_eq(requests, 0); /* they belong to the puts */
+    tier->ops->touch(tier, &uses);
+    ck_assert_uint_eq(requests, 1);
+    ck_assert_uint_eq(touches, 2);
+    ck_assert_uint_eq(last_request.count, 2);
+    ck_assert_uint_eq(last_request.last_key, tierce__key_spread(&keys[KEYS - 1]));
+    ck_assert(last_request.origin.ends);
+    uses.origin.ends = false;
+    tier->ops->touch(tier, &uses);
+    ck_assert(!last_request.origin.ends);
+    end();
+}
+END_TEST
+
+START_TEST(a_chunk_that_memory_need_not_have_may_be_refused)
+{
+    bool refused = false;
+    struct tierce__buf *bufs[MIB / BYTES];
+    struct tierce__key key = key_of(100), present = key_of(0);
+    start_spying();
+    for (uint64_t n = 0; n < MIB / BYTES; n++) {
+        ck_assert_int_eq(put(n), 0);
+        bufs[n] = NULL;
+    }
+    struct tierce__reserve what = {
+        .key = &key, .bytes = BYTES, .origin = {.ends = true}, .refused = &refused};
+    is_unworthy = true;
+    ck_assert_ptr_null(tier->ops->reserve(tier, &what));
+    ck_assert(refused);
+    ck_assert_uint_eq(skips, 1);
+    what.follows_refused = true;
+    is_unworthy = false; /* not asked */
+    ck_assert_ptr_null(tier->ops->reserve(tier, &what));
+    what.key = &present;
+    ck_assert_ptr_null(tier->ops->reserve(tier, &what));
+    ck_assert_uint_eq(skips, 2); /* the present chunk is not skipped */
+    what.key = &key;
+    what.follows_refused = false;
+    bufs[0] = tier->ops->reserve(tier, &what);
+    ck_assert(bufs[0] != NULL && !refused && last_insert.origin.ends);
+    what = (struct tierce__reserve){.key = &key, .bytes = BYTES};
+    is_unworthy = true; /* memory needs it */
+    bufs[1] = tier->ops->reserve(tier, &what);
+    ck_assert(bufs[1] != NULL && !last_insert.origin.ends);
+    tierce__buf_release(bufs[0]);
+    tierce__buf_release(bufs[1]);
+    end();
+}
+END_TEST
+
 /* The same, step by step: the other thread has released and waits for the lock in its hook. */
 START_TEST(a_hook_that_comes_too_late_does_nothing)
 {
@@ -568,7 +700,7 @@ START_TEST(a_hook_that_comes_too_late_does_nothing)
     changing = get(1);
     ck_assert_int_eq(pthread_create(&thread, NULL, release_passed, NULL), 0);
     struct tierce__key key = key_of(1);
-    tier->ops->touch(tier, &key, 1, 0);
+    tier->ops->touch(tier, &(struct tierce__tier_uses){.keys = &key, .count = 1});
     atomic_store(&stop, true);
     pthread_join(thread, NULL);
     ck_assert_uint_eq(tier->ops->evict(tier, 1), 0);
@@ -607,16 +739,17 @@ int main(void)
     int policies = 0;
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
-    return CHECK_RUN("memory", .seconds = 30,
-                     .tests = {a_full_index_evicts_one_or_refuses, a_lack_of_slots_is_told,
-                               a_lack_of_bytes_is_no_lack_of_slots, leases_and_pins_are_not_evicted,
-                               what_a_lookup_lent_is_evicted_when_it_is_back,
-                               what_a_lookup_touches_is_evicted_last, what_has_expired_is_a_miss,
-                               leases_outlive_the_tier, a_put_may_take_the_place_of_what_is_there,
-                               requests_are_checked, each_allocation_of_open_may_fail,
-                               a_put_races_with_releases_by_others,
-                               a_hook_that_comes_too_late_does_nothing,
-                               closing_races_with_the_last_release},
-                     .loops = {{every_policy_evicts, 0, policies},
-                               {a_get_races_with_the_hook_of_a_release, 0, 3}});
+    return CHECK_RUN(
+        "memory", .seconds = 30,
+        .tests = {a_full_index_evicts_one_or_refuses, a_lack_of_slots_is_told,
+                  a_lack_of_bytes_is_no_lack_of_slots, leases_and_pins_are_not_evicted,
+                  what_a_lookup_lent_is_evicted_when_it_is_back,
+                  what_a_lookup_touches_is_evicted_last, what_has_expired_is_a_miss,
+                  leases_outlive_the_tier, a_put_may_take_the_place_of_what_is_there,
+                  requests_are_checked, each_allocation_of_open_may_fail,
+                  a_put_races_with_releases_by_others, a_hook_that_comes_too_late_does_nothing,
+                  closing_races_with_the_last_release, uses_of_one_call_are_one_request,
+                  a_chunk_that_memory_need_not_have_may_be_refused},
+        .loops = {{every_policy_evicts, 0, policies},
+                  {a_get_races_with_the_hook_of_a_release, 0, 3}});
 }

@@ -313,11 +313,10 @@ static struct tierce__buf *hook_reserve(struct tierce__tier *tier,
     return behind->ops->reserve(behind, what);
 }
 
-static void hook_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
-                       size_t used)
+static void hook_touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
     (void)tier;
-    behind->ops->touch(behind, keys, count, used);
+    behind->ops->touch(behind, uses);
 }
 
 static const struct tierce__tier_ops hook_ops = {
