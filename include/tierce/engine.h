@@ -259,6 +259,27 @@ TIERCE_API TIERCE_MUSTUSE int tierce_durable(struct tierce_view *view,
 /* Ends the pins of a session. A session without pins is accepted. Thread: any. */
 TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 
+/* A client's statement about the next request of a conversation. */
+enum tierce_hint {
+    TIERCE_HINT_NONE = 0,
+    TIERCE_HINT_CLOSED = 1, /* there is none */
+    TIERCE_HINT_OPEN = 2,   /* there is one */
+    TIERCE_HINT_SOON = 3,   /* there is one within a minute */
+    TIERCE_HINT_LATER = 4,  /* there is one after more than a minute */
+    TIERCE_HINT_TTL = 5,    /* if there is one, then within a limited time */
+};
+
+/*
+ * Gives a hint about the chunks that later loads and stores of this session use. The policy
+ * `hazard` learns how often hints of each kind come true, so wrong hints lose their effect; other
+ * policies ignore them. The hints of the last few thousand sessions are remembered.
+ *
+ * Errors: TIERCE_E_ARGUMENT (session 0, no such hint), TIERCE_E_UNSUPPORTED (through a node),
+ * TIERCE_E_CLOSED (in a child process). Thread: any.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_session_hint(struct tierce_view *view, uint64_t session,
+                                                  enum tierce_hint hint);
+
 /* ---- memory of a GPU ------------------------------------------------------------------------ */
 
 /*

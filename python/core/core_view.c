@@ -375,6 +375,26 @@ static PyObject *view_computed(PyObject *self, PyObject *const *args, Py_ssize_t
     return Py_NewRef(Py_None);
 }
 
+static PyObject *view_hint(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    uint64_t session, hint;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "hint(session, hint)");
+        return NULL;
+    }
+    if (!tierce__core_uint64(args[0], &session) || !tierce__core_uint64(args[1], &hint))
+        return NULL;
+    enum tierce_hint kind = hint <= TIERCE_HINT_TTL ? (enum tierce_hint)hint : TIERCE_HINT_NONE;
+    if (kind != hint) {
+        PyErr_SetString(PyExc_ValueError, "a hint is a number from 0 to 5");
+        return NULL;
+    }
+    int rc = tierce_session_hint(((ViewObject *)self)->view, session, kind);
+    if (rc < 0 && rc != TIERCE_E_UNSUPPORTED)
+        return tierce__core_raise(rc, NULL);
+    return PyBool_FromLong(rc == 0);
+}
+
 static PyObject *view_prefetch_begin(PyObject *self, PyObject *args)
 {
     ViewObject *v = (ViewObject *)self;
@@ -490,6 +510,10 @@ static PyMethodDef view_methods[] = {
      "The first block that must be loaded so that the engine can continue after so many; `blocks` "
      "if "
      "nothing must be loaded."},
+    {"hint", (PyCFunction)(void (*)(void))view_hint, METH_FASTCALL,
+     "hint(session: int, hint: int) -> bool\n\n"
+     "Gives a hint about the next request after this session: 1 none, 2 one, 3 within a minute, 4 "
+     "later, 5 within a limited time; 0: no hint. False: it does not pass a node."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"clear", view_clear, METH_NOARGS,
      "clear() -> int\n\n"

@@ -329,9 +329,10 @@ void tierce__own_view_close(struct tierce_view *view)
 }
 
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
-                           size_t count)
+                           size_t count, uint8_t *hint)
 {
     struct tierce_engine *engine = view->engine;
+    *hint = TIERCE_HINT_NONE;
     if (id == 0)
         return 0;
     uint64_t now = tierce__keys_blocks(keys, view, count, UINT64_MAX);
@@ -340,6 +341,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
     TIERCE_DASSERT(use->id == id);
     uint64_t before = use->blocks;
     use->blocks = now > before ? now : before;
+    *hint = use->hint;
     tierce__lock_drop(&engine->lock);
     if (before >= keys->block_count)
         return keys->count;
@@ -367,6 +369,30 @@ size_t tierce__session_promised(struct tierce_view *view, uint64_t id)
     size_t promised = have_use(view, id)->promised;
     tierce__lock_drop(&engine->lock);
     return promised;
+}
+
+/* Policies have the same kinds. */
+_Static_assert((int)TIERCE_HINT_CLOSED == (int)TIERCE__HINT_CLOSED &&
+                   (int)TIERCE_HINT_OPEN == (int)TIERCE__HINT_OPEN &&
+                   (int)TIERCE_HINT_SOON == (int)TIERCE__HINT_SOON &&
+                   (int)TIERCE_HINT_LATER == (int)TIERCE__HINT_LATER &&
+                   (int)TIERCE_HINT_TTL == (int)TIERCE__HINT_TTL && TIERCE__HINTS == 6,
+               "hints of clients and of policies");
+
+int tierce_session_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    struct tierce_engine *engine = view->engine;
+    if (tierce__engine_inherited(engine))
+        return TIERCE_E_CLOSED;
+    if (session == 0 || (unsigned)hint >= TIERCE__HINTS)
+        return TIERCE_E_ARGUMENT;
+    if (engine->lender != &tierce__own_tiers)
+        return TIERCE_E_UNSUPPORTED;
+    tierce__lock_take(&engine->lock);
+    have_use(view, session)->hint = (uint8_t)hint;
+    tierce__lock_drop(&engine->lock);
+    return 0;
 }
 
 void tierce_unpin(struct tierce_view *view, uint64_t session)

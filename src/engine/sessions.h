@@ -29,6 +29,7 @@ struct tierce__use {
     uint64_t id;
     uint64_t blocks; /* leading blocks that it has used */
     size_t promised; /* see tierce__session_leave; SIZE_MAX: no lookup left chunks */
+    uint8_t hint;    /* enum tierce_hint */
 };
 
 /* The buffers a session held, in the order of its keys. */
@@ -70,10 +71,11 @@ uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
  * How far a request has used its chain, so that its loads and stores are one use of each chunk:
  * returns the leading keys that the session used before, and notes that it has used the first
  * `count`. Each use of session 0 is a request of its own. The sessions that were requested longest
- * ago are forgotten; the cost is that a chunk may be counted twice.
+ * ago are forgotten; the cost is that a chunk may be counted twice, and that its hint is lost.
+ * *hint: that of the session (tierce_session_hint).
  */
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
-                           size_t count);
+                           size_t count, uint8_t *hint);
 
 /*
  * Notes that a lookup left the chunks after the first `chunks` to the inference engine, although

@@ -63,6 +63,9 @@ struct tierce__tier_stats {
     uint64_t connects;      /* made so far */
     uint64_t waiting;       /* requests that wait for a connection */
     uint64_t calls_hanging; /* current number of calls that are past their deadline */
+    /* Of a tier whose policy uses hints of clients. */
+    bool has_hints;
+    struct tierce__policy_hints hints;
 };
 
 /*

@@ -115,7 +115,11 @@ static struct hazard_record record_now(const struct hazard_model *h,
     }
     if (of.ends)
         place = 1;
-    r.klass = place * 3 + (tokens == 0 || (tokens > 16 && tokens <= 128) ? 1
+    if (of.hint != 0) {
+        r.klass = place * 8 + 2 + of.hint;
+        return r;
+    }
+    r.klass = place * 8 + (tokens == 0 || (tokens > 16 && tokens <= 128) ? 1
                            : tokens > 128                                ? 2
                                                                          : 0);
     return r;
@@ -126,6 +130,12 @@ static struct hazard_record use(struct hazard_model *h, const struct hazard_reco
                                 uint64_t key, struct tierce__policy_origin of)
 {
     struct hazard_record r = record_now(h, before, key, of);
+    if (!tierce__hazard_index_has(&h->index, r.klass))
+        tierce__hazard_index_learn(&h->index, r.klass);
+    if (before != NULL && before->klass % 8 > 2)
+        h->hints.returned[before->klass % 8 - 2]++;
+    if (r.klass % 8 > 2)
+        h->hints.used[r.klass % 8 - 2]++;
     if (before != NULL && level_at(before->tick, h->use_tick) < 2) {
         uint32_t b = bucket_at(before->tick, h->use_tick);
         add_risks(h, before, b, -1);

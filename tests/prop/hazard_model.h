@@ -46,6 +46,7 @@ struct hazard_model {
     /* Keys used in a tick, or of the sample in a span, and not since, with a class. */
     uint32_t (*tick_counts)[TIERCE__HAZARD_CLASSES]; /* [HAZARD_TICKS_MAX] */
     uint32_t (*span_counts)[TIERCE__HAZARD_CLASSES]; /* [HAZARD_TICKS_MAX / 32] */
+    struct tierce__policy_hints hints;
     struct tierce__hazard_index index;
 };
 

@@ -102,7 +102,8 @@ static struct tierce__policy_origin new_origin(struct twins *t)
 {
     static const uint64_t tokens[] = {0, 1, 16, 17, 128, 129, 5000};
     return (struct tierce__policy_origin){.output_tokens = tokens[below(t, 7)],
-                                          .ends = below(t, 3) == 0};
+                                          .ends = below(t, 3) == 0,
+                                          .hint = (uint8_t)(below(t, 2) * below(t, TIERCE__HINTS))};
 }
 
 static void insert(struct twins *t, uint32_t slot)
@@ -223,6 +224,11 @@ static void play(struct test_random *random, const struct model_ops *model)
         continue;
     for (uint32_t i = 0; i < t.m.slots; i++)
         ck_assert(!t.m.items[i].in);
+    if (t.ops->hints != NULL) {
+        struct tierce__policy_hints hints;
+        t.ops->hints(t.policy, &hints);
+        ck_assert_mem_eq(&hints, &t.m.hazard.hints, sizeof(hints));
+    }
     if (model->stop != NULL)
         model->stop(&t.m);
     t.ops->destroy(t.policy);

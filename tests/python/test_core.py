@@ -615,3 +615,12 @@ def test_block_jobs_in_a_forked_child(engine):
         os._exit(0 if quiet else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert jobs.store(1, [block_key(1)], array("q", [1])) and finished(jobs)[2] == b"\1"
+
+
+def test_a_hint_is_a_small_number_of_a_session():
+    with open_engine() as engine:
+        view = Paged(engine).view
+        assert all(view.hint(1, kind) is True for kind in range(6))
+        for arguments, error in [((1, 6), ValueError), ((1, -1), OverflowError), ((1,), TypeError), ((0, 1), core.Error)]:
+            with pytest.raises(error):
+                view.hint(*arguments)

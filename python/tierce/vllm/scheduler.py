@@ -12,6 +12,7 @@ from dataclasses import replace
 from ..lookup_flags import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
 from . import handover, identity, prompt_end, push
 from .blend import BlendsRequests
+from .hints import read_hint
 from .identity import Unsupported
 from .kv_events import blocks_of
 from .link import (
@@ -111,7 +112,7 @@ class SchedulerHalf(BlendsRequests):
         tracker = RequestTracker(
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
             skip_load=options.get(SKIP_LOAD) is True, skip_save=options.get(SKIP_SAVE) is True,
-            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)),
+            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)), hint=read_hint(options),
             offers=handover.is_prefill(options), source=handover.read_offer(options),
             hands_end=self.hands_ends and not self.has_drafter and not self.several)
         tracker.push, tracker.tickets = push.read_push(options), push.asked_tickets(options)
@@ -502,7 +503,7 @@ class SchedulerHalf(BlendsRequests):
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
                            tracker.tag, write, push=pushed,
-                           blocks=self.event_blocks(request, tracker)))
+                           blocks=self.event_blocks(request, tracker), hint=tracker.hint))
 
     def place_of_push(self, tracker: RequestTracker) -> dict | None:
         """Where a store of the request is pushed."""
@@ -566,7 +567,7 @@ class SchedulerHalf(BlendsRequests):
         # No tokens are computed for this request in this step.
         out.append(ReqMeta(req_id, tracker.session, part, tracker.block_ids.tobytes(),
                            load.to_block, load.to_block, load, tag=tracker.tag,
-                           blocks=self.event_blocks(request, tracker)))
+                           blocks=self.event_blocks(request, tracker), hint=tracker.hint))
 
     def stepped(self, results: dict[str, LoadResult], tainted: bool) -> None:
         self.watch = tainted

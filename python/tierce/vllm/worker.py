@@ -26,6 +26,7 @@ from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
 from .groups.group_table import next_multiple
 from .handover import IDLE_WAIT_S, HandsOver
+from .hints import log_no_hints
 from .identity import ConfigError, Unsupported
 from .link import (
     IDLE, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
@@ -572,6 +573,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
         try:
             with self.using_chain(request.session, request.chain, load.ended) as (view, chain):
                 self.offer_blocks(chain, request)
+                self.tell_hint(view, request)
                 return Transfer(request, self.load_handle(view, chain, request))
         except Exception as error:
             log.warning("a load for request %s could not begin: %r; with kv_load_failure_policy recompute, vLLM computes its blocks",
@@ -607,6 +609,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
             try:
                 with self.using_chain(request.session, request.chain) as (view, chain):
                     self.offer_blocks(chain, request)
+                    self.tell_hint(view, request)
                     if view is not self.step_view:  # a reset in this step
                         continue
                     handle = self.store_handle(view, chain, request)
@@ -620,6 +623,11 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
         save = request.save
         return view.store_begin(chain, save.to_block, int32(request.block_ids)[:save.to_block],
                                 save.tail, request.session, request.tag, request.write)
+
+    def tell_hint(self, view, request: ReqMeta) -> None:
+        """Before a load or store of the request."""
+        if request.hint and not view.hint(request.session, request.hint):
+            log_no_hints()
 
     def offer_blocks(self, chain, request: ReqMeta) -> None:
         if request.blocks and self.tier_events is not None:

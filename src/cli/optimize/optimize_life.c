@@ -144,7 +144,7 @@ static size_t list_points(struct tierce__sim_point *out, size_t most,
         size_t orders = tierce__cache_has_order(cache) ? request->order_count : 1;
         size_t capacities = infinite ? 1 : request->capacity_count;
         size_t ttls = expires ? request->ttl_count : 1;
-        if (cache->kind == TIERCE__CACHE_BELADY || (cache->kind == TIERCE__CACHE_KVCM && !kvcm))
+        if (tierce__cache_foresees(cache) || (cache->kind == TIERCE__CACHE_KVCM && !kvcm))
             continue;
         if (capacities == 0 || ttls == 0)
             continue;

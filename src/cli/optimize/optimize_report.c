@@ -46,7 +46,7 @@ static int run_timeline(struct extras *out, const struct tierce__optimize *reque
     size_t count = 0;
     for (size_t i = 0; i < request->cache_count; i++) {
         const struct tierce__cache *cache = &request->caches[i];
-        if (cache->kind == TIERCE__CACHE_BELADY) /* it has no state at a moment */
+        if (tierce__cache_foresees(cache)) /* it has no state at a moment */
             continue;
         bool infinite = cache->kind == TIERCE__CACHE_INFINITE;
         points[count++] = (struct tierce__sim_point){

@@ -73,8 +73,11 @@ struct hazard_past {
 #define FREQUENCY_MAX 4u
 
 /* The layout of a ghost's data: from the lowest bit. */
-enum { GHOST_IS = 1, GHOST_FREQUENCY = 1, GHOST_CLASS = 4, GHOST_TICK = 9 };
+enum { GHOST_IS = 1, GHOST_FREQUENCY = 1, GHOST_CLASS = 4, GHOST_TICK = 10 };
 #define GHOST_TICKS (1u << (32 - GHOST_TICK))
+
+_Static_assert(TIERCE__HAZARD_HINTS == TIERCE__HINTS - 1, "a part of the class for each hint");
+_Static_assert(CLASSES == 1 << (GHOST_TICK - GHOST_CLASS), "the class of a ghost has its bits");
 
 enum { IS_IN = 1, IS_PINNED = 2, IS_LISTED = 4, IS_SAMPLED = 8 };
 
@@ -86,8 +89,8 @@ struct hazard_node {
 
 /* The part of a class that a request knows. */
 struct hazard_use {
-    uint32_t output; /* class of its output */
-    bool ends;       /* a use of its last entry */
+    uint32_t part; /* its hint, or else the size of its output */
+    bool ends;     /* a use of its last entry */
 };
 
 struct hazard_entry {
@@ -108,7 +111,8 @@ struct hazard {
     uint32_t use_tick; /* when the present request began; `tick` is when it ends */
     uint32_t left;     /* its uses that are still to come */
     uint64_t last_key;
-    struct hazard_use use;        /* its uses; `ends`: of last_key */
+    struct hazard_use use; /* its uses; `ends`: of last_key */
+    struct tierce__policy_hints hints;
     struct hazard_node *nodes;    /* [slot_count] */
     struct hazard_entry *entries; /* [slot_count] */
     struct tierce__hazard_ghosts ghosts;
@@ -118,7 +122,7 @@ struct hazard {
     uint64_t list_bits[CLASSES][LIST_WORDS];      /* near, then far lists that are not empty */
     uint32_t lists[LISTS];                        /* the oldest slot, or NO_SLOT */
     uint32_t near_counts[NEAR][CLASSES];          /* entries and ghosts last used at a tick */
-    uint32_t near_classes[NEAR];                  /* a bit for each class used at the tick */
+    uint64_t near_classes[NEAR];                  /* a bit for each class used at the tick */
     uint32_t far_counts[FAR][CLASSES];            /* of the sample, last used in a span */
     uint8_t near_buckets[NEAR], far_buckets[FAR]; /* of an age in ticks, in spans */
 };
@@ -304,8 +308,8 @@ static void cross(struct hazard *h, uint32_t row, uint32_t c, uint32_t b)
 static void cross_near(struct hazard *h, uint32_t b)
 {
     uint32_t row = (h->tick - starts[b]) % NEAR;
-    for (uint32_t left = h->near_classes[row]; left != 0; left &= left - 1) {
-        uint32_t c = (uint32_t)__builtin_ctz(left);
+    for (uint64_t left = h->near_classes[row]; left != 0; left &= left - 1) {
+        uint32_t c = (uint32_t)__builtin_ctzll(left);
         h->index.risks[c][b] += h->near_counts[row][c];
         cross(h, row, c, b);
     }
@@ -318,8 +322,8 @@ static void leave_near(struct hazard *h, uint32_t span)
     uint32_t far_row = NEAR + (span - NEAR_SPANS) % FAR, near_row = span % NEAR_SPANS * SPAN;
     for (uint32_t row = near_row; row < near_row + SPAN; row++) {
         uint32_t age = NEAR - (row - near_row); /* when the span begins */
-        for (uint32_t left = h->near_classes[row]; left != 0; left &= left - 1) {
-            uint32_t c = (uint32_t)__builtin_ctz(left), list = row * CLASSES + c;
+        for (uint64_t left = h->near_classes[row]; left != 0; left &= left - 1) {
+            uint32_t c = (uint32_t)__builtin_ctzll(left), list = row * CLASSES + c;
             if (h->lists[list] != TIERCE__NO_SLOT)
                 append_list(h, list, far_row * CLASSES + c, c * BUCKETS + h->near_buckets[age - 1],
                             c * BUCKETS + NEAR_BUCKETS);
@@ -333,7 +337,8 @@ static void leave_near(struct hazard *h, uint32_t span)
 static void leave_far(struct hazard *h, uint32_t span)
 {
     uint32_t row = span % FAR;
-    for (uint32_t c = 0; c < CLASSES; c++) {
+    for (uint64_t left = h->index.learned; left != 0; left &= left - 1) {
+        uint32_t c = (uint32_t)__builtin_ctzll(left);
         uint32_t list = (NEAR + row) * CLASSES + c, last = c * BUCKETS + BUCKETS - 1;
         if (h->lists[list] != TIERCE__NO_SLOT)
             append_list(h, list, OLDEST + c, last, last);
@@ -344,7 +349,8 @@ static void leave_far(struct hazard *h, uint32_t span)
 static void cross_far(struct hazard *h, uint32_t span, uint32_t b)
 {
     uint32_t row = (span - starts[b]) % FAR;
-    for (uint32_t c = 0; c < CLASSES; c++) {
+    for (uint64_t left = h->index.learned; left != 0; left &= left - 1) {
+        uint32_t c = (uint32_t)__builtin_ctzll(left);
         h->index.risks[c][b] += (double)SAMPLE * h->far_counts[row][c];
         if (b > NEAR_BUCKETS)
             cross(h, NEAR + row, c, b);
@@ -378,14 +384,29 @@ static void fade(struct hazard *h)
     h->unfaded = 0;
 }
 
-static void refresh(struct hazard *h)
+/* After the order of the cells has changed. */
+static void note_ranks(struct hazard *h)
 {
-    tierce__hazard_index_refresh(&h->index);
     memset(h->occupied, 0, sizeof(h->occupied));
-    for (uint32_t rank = 0; rank < CELLS; rank++) {
+    for (uint32_t rank = 0; rank < h->index.order_count; rank++) {
         if (h->cells[h->index.order[rank]] > 0)
             h->occupied[rank / 64] |= 1ULL << (rank % 64);
     }
+}
+
+/* Before the first use of a class. */
+static void learn(struct hazard *h, uint32_t klass)
+{
+    if (tierce__hazard_index_has(&h->index, klass))
+        return;
+    tierce__hazard_index_learn(&h->index, klass);
+    note_ranks(h);
+}
+
+static void refresh(struct hazard *h)
+{
+    tierce__hazard_index_refresh(&h->index);
+    note_ranks(h);
 }
 
 /* Counts fade before the ticks: count_hit takes back risks that these ticks add. */
@@ -432,6 +453,13 @@ static void add_risks(struct hazard *h, uint32_t klass, bool sampled, uint32_t f
     }
 }
 
+/* The hint of a class, or NONE. */
+static uint32_t hint_of(uint32_t klass)
+{
+    uint32_t part = klass % TIERCE__HAZARD_PARTS;
+    return part < TIERCE__HAZARD_OUTPUTS ? TIERCE__HINT_NONE : part - TIERCE__HAZARD_OUTPUTS + 1;
+}
+
 /* Counts that an entry or ghost with this past is used again. Its age at the use ends where the
  * request began, so it did not reach the buckets that it has entered since then. */
 static void count_hit(struct hazard *h, const struct hazard_past *past, bool sampled)
@@ -445,13 +473,17 @@ static void count_hit(struct hazard *h, const struct hazard_past *past, bool sam
     else if (sampled && spans < FAR)
         h->index.hits[past->klass][bucket] += SAMPLE;
     forget(h, past, sampled);
+    h->hints.returned[hint_of(past->klass)]++;
 }
 
 static struct hazard_use use_of(const struct tierce__policy_origin *origin)
 {
     uint64_t tokens = origin->output_tokens;
-    uint32_t output = tokens > 128 ? 2 : tokens == 0 || tokens > 16 ? 1 : 0;
-    return (struct hazard_use){.output = output, .ends = origin->ends};
+    uint32_t part = tokens > 128 ? 2 : tokens == 0 || tokens > 16 ? 1 : 0;
+    if (origin->hint != TIERCE__HINT_NONE)
+        part = TIERCE__HAZARD_OUTPUTS - 1u + origin->hint;
+    TIERCE_DASSERT(part < TIERCE__HAZARD_PARTS);
+    return (struct hazard_use){.part = part, .ends = origin->ends};
 }
 
 /* A use of a key: of the present request, or else with this origin. */
@@ -478,7 +510,7 @@ static struct hazard_past past_now(const struct hazard *h, const struct hazard_p
     if (use.ends)
         place = 1;
     return (struct hazard_past){.tick = h->use_tick,
-                                .klass = (uint8_t)(place * TIERCE__HAZARD_OUTPUTS + use.output),
+                                .klass = (uint8_t)(place * TIERCE__HAZARD_PARTS + use.part),
                                 .frequency = (uint8_t)frequency};
 }
 
@@ -489,11 +521,12 @@ static void count_use(struct hazard *h, const struct hazard_past *past, bool sam
     uint32_t row = past->tick % NEAR;
     if (is_near(h, past->tick)) {
         h->near_counts[row][past->klass]++;
-        h->near_classes[row] |= 1u << past->klass;
+        h->near_classes[row] |= UINT64_C(1) << past->klass;
     }
     if (sampled && span_age(h, past->tick) < FAR)
         h->far_counts[span_of(past->tick) % FAR][past->klass]++;
     h->index.risks[past->klass][0] += 1;
+    h->hints.used[hint_of(past->klass)]++;
     add_risks(h, past->klass, sampled, 0, bucket_of(h, past->tick), 1);
 }
 
@@ -536,7 +569,7 @@ static struct hazard_past ghost_past(const struct hazard *h, uint32_t data)
 {
     uint32_t age = (h->tick - (data >> GHOST_TICK)) % GHOST_TICKS;
     return (struct hazard_past){.tick = h->tick - age,
-                                .klass = (uint8_t)(data >> GHOST_CLASS & 31),
+                                .klass = (uint8_t)(data >> GHOST_CLASS & (CLASSES - 1)),
                                 .frequency = (uint8_t)(data >> GHOST_FREQUENCY & 7)};
 }
 
@@ -615,6 +648,7 @@ static struct hazard_past use_key(struct hazard *h, const struct tierce__policy_
     if (ghost != 0)
         count_hit(h, &before, sampled);
     struct hazard_past past = past_now(h, ghost != 0 ? &before : NULL, use);
+    learn(h, past.klass);
     count_use(h, &past, sampled);
     return past;
 }
@@ -668,6 +702,7 @@ static void hazard_touch(struct tierce__policy *policy, uint32_t slot, uint64_t 
     const struct tierce__policy_origin unknown = {0};
     uint64_t key = h->left > 0 ? h->entries[slot].key : 0;
     struct hazard_past past = past_now(h, &node->past, next_use(h, key, &unknown));
+    learn(h, past.klass);
     bool moves = listed && (past.tick != node->past.tick || past.klass != node->past.klass);
     count_hit(h, &node->past, sampled);
     if (moves)
@@ -792,6 +827,14 @@ static bool hazard_admits(struct tierce__policy *policy, const struct tierce__po
     return (last_worth > worth ? last_worth : worth) >= h->index.worths[cell];
 }
 
+static void hazard_hints(const struct tierce__policy *policy, struct tierce__policy_hints *out)
+{
+    const struct hazard *h = (const struct hazard *)(const void *)policy;
+    TIERCE_CHECK_MAGIC(h, HAZARD_MAGIC);
+    *out = h->hints;
+    out->used[TIERCE__HINT_NONE] = out->returned[TIERCE__HINT_NONE] = 0;
+}
+
 static void hazard_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
                             bool near)
 {
@@ -822,5 +865,6 @@ const struct tierce__policy_ops tierce__policy_hazard_ops = {
     .set_evictable = hazard_set_evictable,
     .remove = hazard_remove,
     .victim = hazard_victim,
+    .hints = hazard_hints,
     .prefetch = hazard_prefetch,
 };

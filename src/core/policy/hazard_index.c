@@ -5,9 +5,10 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #define PLACES  TIERCE__HAZARD_PLACES
-#define OUTPUTS TIERCE__HAZARD_OUTPUTS
+#define PARTS   TIERCE__HAZARD_PARTS
 #define CLASSES TIERCE__HAZARD_CLASSES
 #define BUCKETS TIERCE__HAZARD_BUCKETS
 #define CELLS   TIERCE__HAZARD_CELLS
@@ -24,15 +25,14 @@ void tierce__hazard_index_init(struct tierce__hazard_index *index, const uint32_
         index->widths[b] = starts[b + 1] - starts[b];
     }
     index->widths[BUCKETS - 1] = starts[BUCKETS - 1];
-    for (uint32_t i = 0; i < CELLS; i++)
-        index->order[i] = (uint16_t)i;
     tierce__hazard_index_refresh(index);
 }
 
 void tierce__hazard_index_fade(struct tierce__hazard_index *index, double factor)
 {
     TIERCE_DASSERT(factor >= 0 && factor <= 1);
-    for (uint32_t c = 0; c < CLASSES; c++) {
+    for (uint64_t left = index->learned; left != 0; left &= left - 1) {
+        uint32_t c = (uint32_t)__builtin_ctzll(left);
         for (uint32_t b = 0; b < BUCKETS; b++) {
             index->hits[c][b] *= factor;
             index->risks[c][b] *= factor;
@@ -46,25 +46,23 @@ static double shrink(double hits, double risks, double prior)
     return hazard < 1 ? hazard : 1;
 }
 
-/* hazards[b] of every class. */
-static void find_hazards(const struct tierce__hazard_index *index, double hazards[CLASSES][BUCKETS])
+/* hazards[p][b] of every place. */
+static void find_hazards(const struct tierce__hazard_index *index, double hazards[PLACES][BUCKETS])
 {
     for (uint32_t b = 0; b < BUCKETS; b++) {
         double hits[PLACES] = {0}, risks[PLACES] = {0}, all_hits = 0, all_risks = 0;
-        for (uint32_t c = 0; c < CLASSES; c++) {
-            hits[c / OUTPUTS] += index->hits[c][b];
-            risks[c / OUTPUTS] += index->risks[c][b];
+        for (uint64_t left = index->learned; left != 0; left &= left - 1) {
+            uint32_t c = (uint32_t)__builtin_ctzll(left);
+            hits[c / PARTS] += index->hits[c][b];
+            risks[c / PARTS] += index->risks[c][b];
         }
         for (uint32_t p = 0; p < PLACES; p++) {
             all_hits += hits[p];
             all_risks += risks[p];
         }
         double all = shrink(all_hits, all_risks, PRIOR);
-        for (uint32_t p = 0; p < PLACES; p++) {
-            double place = shrink(hits[p], risks[p], all);
-            for (uint32_t c = p * OUTPUTS; c < (p + 1) * OUTPUTS; c++)
-                hazards[c][b] = shrink(index->hits[c][b], index->risks[c][b], place);
-        }
+        for (uint32_t p = 0; p < PLACES; p++)
+            hazards[p][b] = shrink(hits[p], risks[p], all);
     }
 }
 
@@ -106,22 +104,40 @@ static bool is_before(const struct tierce__hazard_index *index, uint32_t a, uint
 /* Insertion: the order before is nearly right. */
 static void sort_cells(struct tierce__hazard_index *index)
 {
-    for (uint32_t i = 1; i < CELLS; i++) {
+    for (uint32_t i = 1; i < index->order_count; i++) {
         uint16_t cell = index->order[i];
         uint32_t at = i;
         for (; at > 0 && is_before(index, cell, index->order[at - 1]); at--)
             index->order[at] = index->order[at - 1];
         index->order[at] = cell;
     }
-    for (uint32_t i = 0; i < CELLS; i++)
+    for (uint32_t i = 0; i < index->order_count; i++)
         index->ranks[index->order[i]] = (uint16_t)i;
 }
 
 void tierce__hazard_index_refresh(struct tierce__hazard_index *index)
 {
-    double hazards[CLASSES][BUCKETS];
+    double hazards[PLACES][BUCKETS], of_class[BUCKETS], worths[BUCKETS];
     find_hazards(index, hazards);
-    for (uint32_t c = 0; c < CLASSES; c++)
-        find_worths(index, hazards[c], index->worths + (size_t)c * BUCKETS);
+    for (uint32_t p = 0; p < PLACES; p++) {
+        find_worths(index, hazards[p], worths);
+        for (uint32_t c = p * PARTS; c < (p + 1) * PARTS; c++)
+            memcpy(index->worths + (size_t)c * BUCKETS, worths, sizeof(worths));
+    }
+    for (uint64_t left = index->learned; left != 0; left &= left - 1) {
+        uint32_t c = (uint32_t)__builtin_ctzll(left);
+        for (uint32_t b = 0; b < BUCKETS; b++)
+            of_class[b] = shrink(index->hits[c][b], index->risks[c][b], hazards[c / PARTS][b]);
+        find_worths(index, of_class, index->worths + (size_t)c * BUCKETS);
+    }
+    sort_cells(index);
+}
+
+void tierce__hazard_index_learn(struct tierce__hazard_index *index, uint32_t klass)
+{
+    TIERCE_DASSERT(klass < CLASSES && !tierce__hazard_index_has(index, klass));
+    index->learned |= UINT64_C(1) << klass;
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        index->order[index->order_count++] = (uint16_t)(klass * BUCKETS + b);
     sort_cells(index);
 }

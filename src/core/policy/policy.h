@@ -32,10 +32,31 @@
 #define TIERCE__NO_SLOT          UINT32_MAX
 #define TIERCE__POLICY_SLOTS_MAX (UINT32_MAX - 8) /* lists have heads */
 
+/* A client's statement about the next use of a request's entries. A policy learns whether
+ * statements of a kind come true. */
+enum tierce__policy_hint {
+    TIERCE__HINT_NONE,
+    TIERCE__HINT_CLOSED, /* none: the session has ended */
+    TIERCE__HINT_OPEN,   /* the session goes on */
+    TIERCE__HINT_SOON,   /* it goes on within TIERCE__HINT_SOON_S */
+    TIERCE__HINT_LATER,  /* it goes on after that */
+    TIERCE__HINT_TTL,    /* if any, within a time to live */
+    TIERCE__HINTS,
+};
+
+#define TIERCE__HINT_SOON_S 60u
+
 /* The owner's knowledge of the request that uses an entry; zeroed: none. */
 struct tierce__policy_origin {
     uint64_t output_tokens; /* 0: unknown */
     bool ends;              /* the entry is the last of the request */
+    uint8_t hint;           /* enum tierce__policy_hint */
+};
+
+/* Uses with a hint of a kind, and those of these entries that were used again, as far as the policy
+ * remembers them. */
+struct tierce__policy_hints {
+    uint64_t used[TIERCE__HINTS], returned[TIERCE__HINTS];
 };
 
 struct tierce__policy_entry {
@@ -137,6 +158,8 @@ struct tierce__policy_ops {
     /* Optional, for policies with a hand that walks over all entries: the number of completed laps.
      * During the first lap the hand meets no entry twice. */
     uint64_t (*wraps)(const struct tierce__policy *policy);
+    /* Optional: the outcomes of hints so far; [0] is 0. */
+    void (*hints)(const struct tierce__policy *policy, struct tierce__policy_hints *out);
     /* Optional, tierce__flat_run: tierce__flat_use with these operations, compiled as one. */
     uint32_t (*run)(struct tierce__flat *flat, const struct tierce__flat_uses *uses);
 };
@@ -198,6 +221,16 @@ static inline void tierce__policy_prefetch(const struct tierce__policy *policy, 
 {
     if (policy->ops->prefetch != NULL)
         policy->ops->prefetch(policy, key, slot, near);
+}
+
+/* False: the policy does not use hints; *out is untouched. */
+static inline bool tierce__policy_hints(const struct tierce__policy *policy,
+                                        struct tierce__policy_hints *out)
+{
+    if (policy->ops->hints == NULL)
+        return false;
+    policy->ops->hints(policy, out);
+    return true;
 }
 
 static inline bool tierce__policy_rank_before(const struct tierce__policy_rank *a,

@@ -775,7 +775,8 @@ static void report(struct tierce__own_lease *lease, const uint32_t *blocks)
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(lease->block_count - loaded));
     struct tierce__tier_uses uses = {
         .keys = lease->keys.keys, .count = count, .origin = {.ends = lease->ends}};
-    uses.used = tierce__session_use(lease->base.view, lease->session, &lease->keys, count);
+    uses.used = tierce__session_use(lease->base.view, lease->session, &lease->keys, count,
+                                    &uses.origin.hint);
     tierce__storage_touch(engine, 0, engine->level_count, &uses);
 }
 

@@ -166,6 +166,32 @@ static uint64_t tier_value(const struct tier_numbers *tier, const struct tier_ro
     return value;
 }
 
+/* Of tiers whose policy uses hints. */
+static void tell_hints(const struct tier_numbers *tiers, size_t count, bool returns,
+                       struct tierce__prometheus *text)
+{
+    static const char *const kinds[TIERCE__HINTS] = {[TIERCE__HINT_CLOSED] = "closed",
+                                                     [TIERCE__HINT_OPEN] = "open",
+                                                     [TIERCE__HINT_SOON] = "soon",
+                                                     [TIERCE__HINT_LATER] = "later",
+                                                     [TIERCE__HINT_TTL] = "ttl"};
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__policy_hints *hints = &tiers[i].stats.hints;
+        for (size_t k = 1; tiers[i].stats.has_hints && k < TIERCE__HINTS; k++) {
+            struct tierce__metric_tag tags[] = {{"tier", tiers[i].name}, {"hint", kinds[k]}};
+            tierce__prometheus_put(
+                text, &(struct tierce__metric){
+                          .name = returns ? "tier.hint_returns" : "tier.hint_uses",
+                          .help = returns ? "Uses of chunks whose use before had this hint."
+                                          : "Uses of chunks with a hint of a client.",
+                          .is_counter = true,
+                          .value = (double)(returns ? hints->returned[k] : hints->used[k]),
+                          .tags = tags,
+                          .tag_count = 2});
+        }
+    }
+}
+
 static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *text)
 {
     struct tier_numbers tiers[TIERCE__TIERS_MAX];
@@ -183,6 +209,8 @@ static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *
                                              .tag_count = tier_rows[r].by_policy ? 2 : 1});
         }
     }
+    tell_hints(tiers, count, false, text);
+    tell_hints(tiers, count, true, text);
     for (size_t i = 0; i < count; i++) {
         struct tierce__metric_tag tag = {"tier", tiers[i].name};
         tierce__prometheus_put(

@@ -53,6 +53,7 @@ struct tierce__reservation {
     uint64_t era;            /* operate.h */
     bool given_up;
     bool ends;       /* the last chunk is the last of the prompt so far */
+    uint8_t hint;    /* of the session */
     bool is_refused; /* the memory's policy refuses chunks from one of them on */
     size_t first;    /* chunk that may be stored; the earlier ones count as held */
     size_t count;
@@ -127,6 +128,12 @@ static void end_promise(const struct tierce__reservation *r, struct reserve_chun
     chunk->is_promised = false;
 }
 
+static struct tierce__policy_origin origin_of(const struct tierce__reservation *r, size_t index)
+{
+    return (struct tierce__policy_origin){.ends = r->ends && index + 1 == r->keys.count,
+                                          .hint = r->hint};
+}
+
 /* Memory must have a chunk until the slower tiers have it. A store that waits for room is for
  * callers that need the chunk in memory. */
 static bool may_refuse(const struct tierce__reservation *r, const struct reserve_chunk *chunk)
@@ -164,7 +171,7 @@ static bool reserve(struct tierce__reservation *r, const struct tierce_chain *ch
     const struct tierce__shape *shape = shape_of(r, chunk);
     const uint8_t *hashes = tierce_chain_hash(chain, 0);
     tierce__view_describe(&chunk->record, r->view, &r->keys, shape, index, hashes);
-    chunk->record.origin.ends = r->ends && index + 1 == r->keys.count;
+    chunk->record.origin = origin_of(r, index);
     chunk->payload_bytes = shape->extent.payload_bytes;
     chunk->header_bytes = shape->extent.header_bytes;
     const struct reserve_chunk *last = r->count > 0 ? chunk - 1 : NULL;
@@ -214,7 +221,7 @@ static void refuse_rest(struct tierce__reservation *r, const struct tierce_chain
             continue;
         tierce__view_describe(&record, r->view, &r->keys, tail ? &r->tail_shape : &r->view->full,
                               index, tierce_chain_hash(chain, 0));
-        record.origin.ends = r->ends && index + 1 == r->keys.count;
+        record.origin = origin_of(r, index);
         struct tierce__buf *none =
             tierce__storage_reserve_worthy(r->engine, &record, NULL, &refused);
         TIERCE_ASSERT(none == NULL);
@@ -388,14 +395,15 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
 
 /* A store that offers chunks already held counts as a use of them. This is done before memory is
  * reserved, so that they are not evicted. */
-static void use_held(const struct tierce__reservation *r)
+static void use_held(struct tierce__reservation *r)
 {
     struct tierce_engine *engine = r->engine;
     const struct tierce__keys *keys = &r->keys;
     struct tierce__tier_uses uses = {.keys = keys->keys + r->first,
                                      .count = keys->count - r->first,
                                      .origin = {.ends = r->ends}};
-    size_t used = tierce__session_use(r->view, r->session, keys, keys->count);
+    size_t used = tierce__session_use(r->view, r->session, keys, keys->count, &r->hint);
+    uses.origin.hint = r->hint;
     uses.used = used > r->first ? used - r->first : 0;
     tierce__storage_touch(engine, 0, engine->level_count, &uses);
 }

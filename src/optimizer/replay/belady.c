@@ -95,6 +95,11 @@ void tierce__future_destroy(struct tierce__future *future)
     tierce__free(future);
 }
 
+const uint32_t *tierce__future_next(const struct tierce__future *future)
+{
+    return future->next;
+}
+
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* A heap entry is stale, and skipped, if the block's next use has changed. */

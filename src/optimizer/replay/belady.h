@@ -37,6 +37,10 @@ TIERCE_MUSTUSE int tierce__future_create(struct tierce__future **out,
 /* NULL is accepted. */
 void tierce__future_destroy(struct tierce__future *future);
 
+/* [borrow until destroy] For each block of the recording, in order: the number of the request that
+ * uses the same block next, or UINT32_MAX. */
+const uint32_t *tierce__future_next(const struct tierce__future *future);
+
 /*
  * Replays the recording in a cache of `capacity` blocks; hits[m] is the count of the match.
  * Errors: -ENOMEM, TIERCE_E_ARGUMENT (MATCH_STREAM, which has no meaning here, or too many).

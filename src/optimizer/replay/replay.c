@@ -17,6 +17,7 @@ struct tierce__replay {
     bool looks_up;    /* some match needs the cached blocks before the uses */
     bool counts_uses; /* MATCH_STREAM is asked for */
     uint64_t capacity_max;
+    uint64_t seen; /* blocks of the recording before this request: its place in next_uses */
     struct tierce__replay_result result;
 };
 
@@ -118,14 +119,28 @@ static void begin_uses(struct tierce__replay *r, const struct tierce__recorded *
 {
     if (r->flat.policy == NULL || request->count == 0)
         return;
-    r->flat.origin =
-        (struct tierce__policy_origin){.output_tokens = request->output_tokens, .ends = true};
+    r->flat.origin = (struct tierce__policy_origin){
+        .output_tokens = request->output_tokens, .ends = true, .hint = request->hint};
     r->flat.last = tierce__recorded_blocks(request)[request->count - 1];
     if (count > 0)
         tierce__policy_begin(r->flat.policy,
                              &(struct tierce__policy_request){.count = count,
                                                               .last_key = r->flat.last,
                                                               .origin = r->flat.origin});
+}
+
+/* With knowledge of the future, a use has the hint of its block and not of its request, so that it
+ * is a request of its own. */
+static void foresee_use(struct tierce__replay *r, uint32_t at, bool touches)
+{
+    if (r->opts.next_uses == NULL)
+        return;
+    bool returns = r->opts.next_uses[r->seen + at] != UINT32_MAX;
+    r->flat.origin.hint = returns ? TIERCE__HINT_OPEN : TIERCE__HINT_CLOSED;
+    if (touches)
+        tierce__policy_begin(r->flat.policy,
+                             &(struct tierce__policy_request){
+                                 .count = 1, .last_key = r->flat.last, .origin = r->flat.origin});
 }
 
 static void hold(struct tierce__replay *r, const struct tierce__recorded *request, bool held)
@@ -144,6 +159,7 @@ static void skip_rest(struct tierce__replay *r, const struct tierce__recorded *r
 {
     const uint32_t *blocks = tierce__recorded_blocks(request);
     for (uint32_t i = from; i < request->stored; i++) {
+        foresee_use(r, i, false);
         if (r->flat.slot_of[blocks[i]] == TIERCE__NO_SLOT)
             tierce__flat_skip(&r->flat, blocks[i]);
     }
@@ -167,14 +183,17 @@ static void use_whole(struct tierce__replay *r, const struct tierce__recorded *r
     const struct tierce__policy_ops *ops = policy != NULL ? policy->ops : NULL;
     uint32_t parent = TIERCE__NO_SLOT;
     r->flat.now += r->opts.ttl_us == 0;
-    begin_uses(r, request, count_there(r, request));
+    begin_uses(r, request, r->opts.next_uses == NULL ? count_there(r, request) : 0);
     for (uint32_t i = request->count; policy != NULL && i-- > 0;) {
-        if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
-            ops->touch(policy, slot_of[blocks[i]], r->flat.now);
+        if (slot_of[blocks[i]] == TIERCE__NO_SLOT)
+            continue;
+        foresee_use(r, i, true);
+        ops->touch(policy, slot_of[blocks[i]], r->flat.now);
     }
     hold(r, request, true);
     for (uint32_t i = 0; i < request->stored; i++) {
         bool there = slot_of[blocks[i]] != TIERCE__NO_SLOT;
+        foresee_use(r, i, false);
         if (!there &&
             !tierce__flat_store(&r->flat, ops, blocks[i], bytes != NULL ? bytes[i] : 1, parent)) {
             skip_rest(r, request, i + 1);
@@ -224,6 +243,7 @@ int tierce__replay_request(struct tierce__replay *replay, const struct tierce__r
         begin_uses(replay, request, request->count);
         use_each(replay, request);
     }
+    replay->seen += request->count;
     fill_result(replay);
     return 0;
 }

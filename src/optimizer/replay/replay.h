@@ -49,6 +49,10 @@ struct tierce__replay_opts {
     const struct tierce__match *matches; /* [borrow for create] */
     size_t match_count;
     const struct tierce__replay_watch *watch; /* NULL, or [borrow until destroy] */
+    /* NULL, or [borrow until destroy] with `whole`: for each block of the recording, in order, the
+     * next request that uses it, or UINT32_MAX. Each use has the hint open or closed accordingly.
+     */
+    const uint32_t *next_uses;
 };
 
 struct tierce__replay_result {

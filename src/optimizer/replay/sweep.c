@@ -19,6 +19,7 @@
 
 static const struct tierce__cache others[] = {
     {.kind = TIERCE__CACHE_BELADY, .name = "belady"},
+    {.kind = TIERCE__CACHE_ORACLE, .name = "hazard-oracle"},
     {.kind = TIERCE__CACHE_INFINITE, .name = "infinite"},
     {.kind = TIERCE__CACHE_KVCM, .kvcm = TIERCE__KVCM_LRU, .name = "kvcm-lru"},
     {.kind = TIERCE__CACHE_KVCM, .kvcm = TIERCE__KVCM_RANDOM_LRU, .name = "kvcm-random-lru"},
@@ -26,6 +27,11 @@ static const struct tierce__cache others[] = {
      .kvcm = TIERCE__KVCM_LEAF_AWARE_LRU,
      .name = "kvcm-leaf-aware-lru"},
 };
+
+bool tierce__cache_foresees(const struct tierce__cache *cache)
+{
+    return cache->kind == TIERCE__CACHE_BELADY || cache->kind == TIERCE__CACHE_ORACLE;
+}
 
 bool tierce__cache_at(struct tierce__cache *out, size_t index)
 {
@@ -37,6 +43,8 @@ bool tierce__cache_at(struct tierce__cache *out, size_t index)
         if (index - policies >= sizeof(others) / sizeof(others[0]))
             return false;
         *out = others[index - policies];
+        if (out->kind == TIERCE__CACHE_ORACLE)
+            out->policy = tierce__policy_find("hazard");
         return true;
     }
     *out = (struct tierce__cache){.policy = policy};
@@ -94,7 +102,8 @@ int tierce__sim_replay(struct tierce__replay **out, const struct tierce__sim_poi
 {
     const struct tierce__cache *cache = point->cache;
     struct tierce__replay_opts full = *opts;
-    if (cache->kind != TIERCE__CACHE_POLICY && cache->kind != TIERCE__CACHE_INFINITE)
+    bool foresees = cache->kind == TIERCE__CACHE_ORACLE && opts->next_uses != NULL;
+    if (cache->kind != TIERCE__CACHE_POLICY && cache->kind != TIERCE__CACHE_INFINITE && !foresees)
         return TIERCE_E_ARGUMENT;
     full.ttl_us = tierce__cache_expires(cache) ? point->ttl_us : 0;
     full.capacity = cache->policy == NULL ? TIERCE__CAPACITY_UNLIMITED : point->capacity;
@@ -368,6 +377,9 @@ static int run_replay(const struct sweep_work *work, const struct sweep_job *job
                                     .distinct = work->totals.distinct,
                                     .matches = matches,
                                     .match_count = list_matches(job, matches),
+                                    .next_uses = job->cache->kind == TIERCE__CACHE_ORACLE
+                                                     ? tierce__future_next(work->future)
+                                                     : NULL,
                                 });
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
          rc == 0 && r != NULL && has_done(workers, &done);
@@ -448,6 +460,8 @@ static enum job_kind kind_of(const struct sweep_work *work, const struct sweep_j
         return JOB_BELADY;
     case TIERCE__CACHE_KVCM:
         return JOB_KVCM;
+    case TIERCE__CACHE_ORACLE:
+        return JOB_REPLAY;
     case TIERCE__CACHE_POLICY:
         if (!has_curves(work))
             return JOB_REPLAY;
@@ -542,7 +556,7 @@ static void add_jobs(struct sweep_work *work, struct tierce__sweep *out,
     const uint64_t *capacities = infinite ? &unlimited : o->capacities;
     const uint64_t *ttls = expires ? o->ttls : &never;
     for (size_t c = 0; c < (infinite ? 1 : o->capacity_count); c++) {
-        if (cache->kind == TIERCE__CACHE_BELADY && capacities[c] == unlimited)
+        if (tierce__cache_foresees(cache) && capacities[c] == unlimited)
             continue; /* that is the infinite one */
         for (size_t t = 0; t < (expires ? o->ttl_count : 1); t++)
             add_job(work, out,
@@ -606,6 +620,7 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
 {
     TIERCE_ASSERT(opts->size == sizeof(*opts));
     bool belady = wants(opts, TIERCE__CACHE_BELADY);
+    bool foresees = belady || wants(opts, TIERCE__CACHE_ORACLE);
     bool in_blocks = belady || wants(opts, TIERCE__CACHE_KVCM);
     if (opts->match_count > TIERCE__REPLAY_MATCHES_MAX || (in_blocks && opts->in_bytes))
         return TIERCE_E_ARGUMENT;
@@ -616,7 +631,7 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
                               .opts = opts,
                               .sweep = &sweep,
                               .is_watched = opts->block_tokens > 0 || opts->watch_count > 0};
-    int rc = belady ? tierce__future_create(&future, recording, opts->folder) : 0;
+    int rc = foresees ? tierce__future_create(&future, recording, opts->folder) : 0;
     work.future = future;
     if (rc == 0)
         rc = plan(&work, &sweep);
@@ -678,9 +693,9 @@ const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *s
     const struct tierce__sweep_row *best = NULL;
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
-        if (row->cache->kind == TIERCE__CACHE_BELADY ||
-            row->cache->kind == TIERCE__CACHE_INFINITE || row->match.kind != match->kind ||
-            row->match.window != match->window || row->capacity > budget)
+        if (tierce__cache_foresees(row->cache) || row->cache->kind == TIERCE__CACHE_INFINITE ||
+            row->match.kind != match->kind || row->match.window != match->window ||
+            row->capacity > budget)
             continue;
         if (best == NULL || store_hits(row) > store_hits(best) ||
             (store_hits(row) == store_hits(best) && row->capacity < best->capacity))

@@ -24,12 +24,13 @@ enum tierce__cache_kind {
     TIERCE__CACHE_POLICY,
     TIERCE__CACHE_INFINITE, /* keeps everything */
     TIERCE__CACHE_BELADY,   /* belady.h */
+    TIERCE__CACHE_ORACLE,   /* a policy with true hints of the future: replay.h, next_uses */
     TIERCE__CACHE_KVCM,     /* kvcm.h */
 };
 
 struct tierce__cache {
     enum tierce__cache_kind kind;
-    const struct tierce__policy_ops *policy; /* CACHE_POLICY */
+    const struct tierce__policy_ops *policy; /* CACHE_POLICY, CACHE_ORACLE */
     enum tierce__kvcm_kind kvcm;             /* CACHE_KVCM */
     char name[32];                           /* as users write it, with dashes */
 };
@@ -44,6 +45,9 @@ TIERCE_MUSTUSE int tierce__cache_load(struct tierce__cache *out, const char *url
 
 /* The caches by index, for lists; false past the end. */
 bool tierce__cache_at(struct tierce__cache *out, size_t index);
+
+/* Returns whether it knows the requests to come, so that it cannot run in a cache. */
+bool tierce__cache_foresees(const struct tierce__cache *cache);
 
 /* Returns whether it drops blocks that were not used for a time to live. */
 bool tierce__cache_expires(const struct tierce__cache *cache);
@@ -66,7 +70,7 @@ struct tierce__sim_point {
 /*
  * Creates the replay of a point; the other fields of `opts` (distinct, matches, samples, watch) are
  * used unchanged. Errors, *out untouched: those of tierce__replay_create; TIERCE_E_ARGUMENT
- * (Belady's cache, or KVCM's, which are not replays).
+ * (Belady's cache, or KVCM's, which are not replays; an oracle without opts->next_uses).
  */
 TIERCE_MUSTUSE int tierce__sim_replay(struct tierce__replay **out,
                                       const struct tierce__sim_point *point,

@@ -32,9 +32,8 @@ static void write_trace(struct tierce__json_write *json, const struct tierce__re
 static const char *kind_name(enum tierce__cache_kind kind)
 {
     static const char *const names[] = {
-        [TIERCE__CACHE_POLICY] = "policy",
-        [TIERCE__CACHE_INFINITE] = "infinite",
-        [TIERCE__CACHE_BELADY] = "belady",
+        [TIERCE__CACHE_POLICY] = "policy", [TIERCE__CACHE_INFINITE] = "infinite",
+        [TIERCE__CACHE_BELADY] = "belady", [TIERCE__CACHE_ORACLE] = "oracle",
         [TIERCE__CACHE_KVCM] = "kvcm",
     };
     return names[kind];

@@ -28,6 +28,7 @@ static int add(struct tierce__recording *out, const struct tierce__recorded *r, 
                  .bytes = tierce__recorded_bytes(r),
                  .input_tokens = r->input_tokens,
                  .output_tokens = r->output_tokens,
+                 .hint = r->hint,
              });
 }
 

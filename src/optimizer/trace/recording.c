@@ -2,6 +2,7 @@
 #include "optimizer/trace/recording.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "core/policy/policy.h"
 #include "optimizer/trace/temporary.h"
 
 #include <errno.h>
@@ -174,6 +175,7 @@ int tierce__recording_add(struct tierce__recording *recording,
         .query = (uint8_t)request->query,
         .has_internal = request->internal != NULL && request->count > 0,
         .has_bytes = request->bytes != NULL && request->count > 0,
+        .hint = request->hint < TIERCE__HINTS ? request->hint & 7u : 0u,
         .before = recording->last_bytes,
         .stored = request->kind == TIERCE__TRACE_READ ? 0 : request->count - request->unstored,
         .output_tokens =

@@ -38,9 +38,10 @@ struct tierce__recorded {
     uint8_t kind;  /* enum tierce__trace_kind */
     uint8_t query; /* enum tierce__trace_query */
     uint8_t has_internal;
-    uint8_t has_bytes;
-    uint32_t before; /* length of the previous request in units of eight bytes; 0: there is none */
-    uint32_t stored; /* leading blocks that are stored if the cache lacks them; 0 for a read */
+    uint8_t has_bytes : 1;
+    uint8_t hint : 7; /* enum tierce__policy_hint */
+    uint32_t before;  /* length of the previous request in units of eight bytes; 0: there is none */
+    uint32_t stored;  /* leading blocks that are stored if the cache lacks them; 0 for a read */
     uint32_t output_tokens; /* 0: unknown; larger numbers are recorded as UINT32_MAX */
 };
 

@@ -58,6 +58,7 @@ struct tierce__trace_request {
                                 the store had it already */
     const uint64_t *bytes;   /* NULL: all of one size; or [count] */
     uint64_t input_tokens, output_tokens; /* 0: unknown */
+    uint8_t hint;                         /* enum tierce__policy_hint; others: none */
 };
 
 /* A bad line. */

@@ -400,6 +400,7 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     *out = d->stats;
+    out->has_hints = tierce__policy_hints(d->policy, &out->hints);
     TIERCE_DASSERT(tierce__space_used(d->space) >= tierce__disk_blocked(d));
     out->full = tierce__disk_blocked(d) > 0;
     out->rejects = d->journal_error != 0;

@@ -694,6 +694,7 @@ static void memory_stats(struct tierce__tier *tier, struct tierce__tier_stats *o
     /* Buffers of removed entries count as long as others hold them. */
     out->used_slots =
         memory->slot_count < pool.buf_count_max ? tierce__index_count(memory->index) : pool.bufs;
+    out->has_hints = tierce__policy_hints(memory->policy, &out->hints);
     TIERCE_DASSERT(out->chunks <= memory->slot_count && out->used_bytes <= out->cap_bytes);
     TIERCE_DASSERT((out->chunks == 0) == (out->used_bytes == 0));
     leave(memory);

@@ -150,12 +150,13 @@ END_TEST
 START_TEST(more_requests_than_are_remembered_do_no_harm)
 {
     struct prompt p;
+    uint8_t hint;
     fx_open(&fx, false, NULL);
     make_prompt(&p, (uint64_t[]){1, 2}, 2);
     for (uint64_t session = 1; session < 3 * TIERCE__USE_SETS * TIERCE__USE_WAYS; session++) {
-        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 1), 0);
-        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 2), 1);
-        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 1), 2);
+        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 1, &hint), 0);
+        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 2, &hint), 1);
+        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 1, &hint), 2);
     }
     end_prompt(&p);
     fx_close(&fx);
@@ -375,6 +376,45 @@ START_TEST(memory_refuses_chunks_that_are_not_worth_their_room)
 }
 END_TEST
 
+static struct tierce__policy_hints memory_hints(void)
+{
+    struct tierce__tier_stats stats;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
+    memory->ops->stats(memory, &stats);
+    ck_assert(stats.has_hints);
+    return stats.hints;
+}
+
+/* The hint of a session goes with its loads and stores to the policy. */
+START_TEST(hints_of_sessions_reach_the_policy)
+{
+    static const char *const sets[] = {"memory.policy", "hazard", NULL};
+    struct prompt p;
+    fx_open(&fx, false, sets);
+    ck_assert_int_eq(tierce_session_hint(fx.view, 0, TIERCE_HINT_OPEN), TIERCE_E_ARGUMENT);
+#ifdef TIERCE_TEST_NODE
+    ck_assert_int_eq(tierce_session_hint(fx.view, 1, TIERCE_HINT_OPEN), TIERCE_E_UNSUPPORTED);
+    fx_close(&fx);
+    fx_remove(&fx);
+    return;
+#endif
+    make_prompt(&p, (uint64_t[]){1, 2, 3}, 3);
+    ck_assert_int_eq(tierce_session_hint(fx.view, 1, TIERCE_HINT_OPEN), 0);
+    ck_assert_int_eq(tierce_session_hint(fx.view, 2, TIERCE_HINT_CLOSED), 0);
+    store_chunks(&p, 3, 1);
+    ck_assert_uint_eq(memory_hints().used[TIERCE__HINT_OPEN], 3);
+    load_chunks(&p, 2, 2);
+    ck_assert_uint_eq(memory_hints().used[TIERCE__HINT_CLOSED], 2);
+    ck_assert_uint_eq(memory_hints().returned[TIERCE__HINT_OPEN], 2);
+    load_chunks(&p, 1, 3);
+    ck_assert_uint_eq(memory_hints().returned[TIERCE__HINT_CLOSED], 1);
+    ck_assert_uint_eq(memory_hints().used[TIERCE__HINT_CLOSED], 2);
+    end_prompt(&p);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* ---- the disk tier beside the simulator's cache ---------------------------------------------- */
 
 struct disk_sim {
@@ -507,4 +547,5 @@ CHECK_MAIN("engine_uses", .seconds = 240,
                      more_requests_than_are_remembered_do_no_harm,
                      memory_holds_what_the_simulator_holds,
                      memory_refuses_chunks_that_are_not_worth_their_room,
-                     disk_holds_what_the_simulator_holds, on_disk_a_prefix_outlives_its_suffix})
+                     hints_of_sessions_reach_the_policy, disk_holds_what_the_simulator_holds,
+                     on_disk_a_prefix_outlives_its_suffix})

@@ -130,7 +130,7 @@ class GroupSchedulerHalf(SchedulerHalf):
             -(-(computed + scheduled) // size), None, save, tracker.tag,
             self.next_write() if save is not None else 0, tables=self.tables(state, request.request_id) if save is not None else (),
             states=states, blocks=self.event_blocks(request, tracker),
-            push=self.place_of_push(tracker) if save is not None else None))
+            push=self.place_of_push(tracker) if save is not None else None, hint=tracker.hint))
 
     def event_sizes(self) -> list[tuple[int, int]]:
         sizes = {group.block_tokens for group in self.table.groups}

@@ -169,6 +169,9 @@ class GroupViews:
         for part in self.parts:
             part.view.computed(tokens, ns)
 
+    def hint(self, session: int, hint: int) -> bool:
+        return all([view.hint(session, hint) for part in self.parts for view in part.views])
+
     def unpin(self, session: int) -> None:
         for part in self.parts:
             for view in part.views:

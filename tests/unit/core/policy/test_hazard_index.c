@@ -7,7 +7,7 @@
 
 #define BUCKETS TIERCE__HAZARD_BUCKETS
 #define CLASSES TIERCE__HAZARD_CLASSES
-#define CELLS   TIERCE__HAZARD_CELLS
+#define PARTS   TIERCE__HAZARD_PARTS
 
 static uint32_t starts[BUCKETS];
 
@@ -33,10 +33,10 @@ static double sum(const double counts[CLASSES][BUCKETS], uint32_t from, uint32_t
 
 static double hazard_of(const struct tierce__hazard_index *x, uint32_t c, uint32_t b)
 {
-    uint32_t place = c / 3 * 3;
+    uint32_t place = c / PARTS * PARTS;
     double all = shrunk(sum(x->hits, 0, CLASSES, b), sum(x->risks, 0, CLASSES, b), 0.01);
     double of_place =
-        shrunk(sum(x->hits, place, place + 3, b), sum(x->risks, place, place + 3, b), all);
+        shrunk(sum(x->hits, place, place + PARTS, b), sum(x->risks, place, place + PARTS, b), all);
     return shrunk(x->hits[c][b], x->risks[c][b], of_place);
 }
 
@@ -70,7 +70,8 @@ static void check_index(const struct tierce__hazard_index *x)
             ck_assert_msg(fabs(want - got) <= 1e-9 * want, "%u, %u: %g, not %g", c, b, got, want);
         }
     }
-    for (uint32_t i = 0; i < CELLS; i++) {
+    ck_assert_uint_eq(x->order_count, (uint32_t)__builtin_popcountll(x->learned) * BUCKETS);
+    for (uint32_t i = 0; i < x->order_count; i++) {
         ck_assert_uint_eq(x->ranks[x->order[i]], i);
         if (i > 0)
             ck_assert(x->worths[x->order[i - 1]] <= x->worths[x->order[i]]);
@@ -84,8 +85,13 @@ START_TEST(worths_are_those_of_the_definition)
     begin(&x);
     check_index(&x);
     for (unsigned round = 0; round < 20 * test_scale(); round++) {
+        uint32_t fresh = test_random_below(&random, CLASSES);
+        if (!tierce__hazard_index_has(&x, fresh)) {
+            tierce__hazard_index_learn(&x, fresh);
+            check_index(&x);
+        }
         for (uint32_t c = 0; c < CLASSES; c++) {
-            for (uint32_t b = 0; b < BUCKETS; b++) {
+            for (uint32_t b = 0; tierce__hazard_index_has(&x, c) && b < BUCKETS; b++) {
                 uint32_t risks = test_random_below(&random, 1 + test_random_below(&random, 5000));
                 x.risks[c][b] = risks;
                 x.hits[c][b] = test_random_below(&random, risks + 1);
@@ -104,6 +110,7 @@ START_TEST(entries_shortly_before_their_use_are_worth_most)
     enum { USED = 12 };
     struct tierce__hazard_index x;
     begin(&x);
+    tierce__hazard_index_learn(&x, 0);
     for (uint32_t b = 0; b <= USED; b++)
         x.risks[0][b] = 1e9;
     x.hits[0][USED] = 1e9;
@@ -118,6 +125,7 @@ START_TEST(old_counts_fade)
 {
     struct tierce__hazard_index x;
     begin(&x);
+    tierce__hazard_index_learn(&x, 5);
     x.risks[5][3] = 1000;
     x.hits[5][3] = 40;
     tierce__hazard_index_fade(&x, 0.25);

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hints of clients about the next request of a conversation, in `kv_transfer_params`:
+
+- `tierce.session`: "closed" if there is none, "open" if there is one;
+- `tierce.returns_in`: seconds until it comes, as far as the client knows;
+- `tierce.ttl`: seconds after which it does not come any more.
+
+A request has one hint. The more exact one is taken: closed, then returns_in, then open, then ttl. The numbers are those
+of tierce_session_hint."""
+
+import functools
+import logging
+import math
+
+log = logging.getLogger(__name__)
+
+NONE, CLOSED, OPEN, SOON, LATER, TTL = range(6)
+SESSION, RETURNS_IN, TIME_TO_LIVE = "tierce.session", "tierce.returns_in", "tierce.ttl"
+SOON_S = 60
+
+
+def seconds(options: dict, name: str) -> float | None:
+    """None: not given. Raises ValueError."""
+    value = options.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} is {value!r}: it must be a number of seconds, at least 0")
+    return value
+
+
+def session_hint(options: dict) -> int:
+    session = options.get(SESSION)
+    if session not in (None, "open", "closed"):
+        raise ValueError(f'{SESSION} is {session!r}: it must be "open" or "closed"')
+    returns, lives = seconds(options, RETURNS_IN), seconds(options, TIME_TO_LIVE)
+    if session == "closed" or lives == 0:
+        return CLOSED
+    if returns is not None:
+        return SOON if returns <= SOON_S else LATER
+    if session == "open":
+        return OPEN
+    return TTL if lives is not None else NONE
+
+
+def read_hint(options: dict) -> int:
+    """The hint of a request; none if it is invalid, because a request must not fail for it."""
+    try:
+        return session_hint(options)
+    except ValueError as error:
+        warn(str(error))
+        return NONE
+
+
+@functools.lru_cache(maxsize=64)  # once for each text
+def warn(text: str) -> None:
+    log.warning("a request has an invalid hint in kv_transfer_params, which is ignored: %s", text)
+
+
+@functools.cache
+def log_no_hints() -> None:
+    log.info("the hints of requests in kv_transfer_params are ignored: they do not pass a node (node.socket, node.start)")
