@@ -618,9 +618,8 @@ def test_block_jobs_in_a_forked_child(engine):
 
 
 def test_a_hint_is_a_small_number_of_a_session():
-    with open_engine() as engine:
-        view = Paged(engine).view
-        assert all(view.hint(1, kind) is True for kind in range(6))
-        for arguments, error in [((1, 6), ValueError), ((1, -1), OverflowError), ((1,), TypeError), ((0, 1), core.Error)]:
-            with pytest.raises(error):
-                view.hint(*arguments)
+    view = Paged(open_engine()).view
+    assert all(view.hint(1, kind) is True for kind in range(6))
+    for arguments, error in [((1, 6), ValueError), ((1, -1), OverflowError), ((1,), TypeError), ((0, 1), core.Error)]:
+        with pytest.raises(error):
+            view.hint(*arguments)

@@ -460,6 +460,35 @@ class Optimize(CliCase):
                 key = (row["policy"], row["order"], row["match"], row["capacity"])
                 self.assertEqual({**row, "policy": ""}, {**got[key], "policy": ""}, key)
 
+    def conversations(self, hint_of):
+        """40 at a time; each ends after any request with a probability of one half."""
+        coin, lines, fresh, active = random.Random(1), [], 0, [[] for _ in range(40)]
+        for n in range(6000):
+            at = coin.randrange(len(active))
+            active[at] += range(fresh, fresh + 4)
+            fresh += 4
+            ends = coin.random() < .5
+            lines.append(json.dumps({"timestamp": n, "hash_ids": active[at], "hint": hint_of(ends)}))
+            if ends:
+                active[at] = []
+        return self.write("hints.jsonl", "\n".join(lines) + "\n")
+
+    def test_true_hints_are_learned_and_others_lose_their_weight(self):
+        coin = random.Random(2)
+
+        def rate(hint_of, policy="hazard"):
+            rows = self.rows(self.conversations(hint_of), "--policy", policy, "--capacity", "200")
+            return float(rows[0]["hit_rate"])
+
+        without = rate(lambda ends: "unknown")
+        true = rate(lambda ends: "closed" if ends else "open")
+        self.assertGreater(true, without + .2)
+        self.assertGreater(rate(lambda ends: "open" if ends else "closed"), true - .01)
+        self.assertGreater(rate(lambda ends: coin.choice(["open", "closed"])), without - .01)
+        oracle = rate(lambda ends: "unknown", "hazard-oracle")
+        self.assertGreater(oracle, true - .01)
+        self.assertLessEqual(oracle, rate(lambda ends: "unknown", "belady"))
+
     @unittest.skipUnless(DATA, "TIERCE_TEST_DATA is not set")
     def test_hazard_has_the_documented_hits(self):
         """Rates of docs/inside/design/020-hazard.md, and LRU at most a point above them. The sums of
