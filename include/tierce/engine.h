@@ -234,7 +234,8 @@ struct tierce_found {
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
  * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.
- * Thread: any. Blocks for at most timeout.lookup. Without remote stores, and with NO_WAIT, it
+ * Thread: any. Blocks for at most timeout.lookup, or 20 ms longer while remote stores answer in
+ * part. Without remote stores, and with NO_WAIT, it
  * blocks only to read the header of a chunk on disk that begins like the missing chunk.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,

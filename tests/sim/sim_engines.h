@@ -27,6 +27,7 @@ enum {
     VERSIONS = 60,
     ABORTED = 63, /* the version of stores that are aborted */
     LOOKUP_MS = 100,
+    GRACE_MS = 20, /* of stores that owe an answer in part: TIERCE__ASKS_GRACE_NS */
     LOAD_MS = 2000,
     PIN_MS = 3000,
     WRITE_MS = 2000,
