@@ -22,8 +22,9 @@ enum { RUNS = 200, LIVES = 3, SESSIONS_MAX = 4, STEPS = 25 };
 
 /* Seeds that have failed. A change of the code makes other runs of them, so the error that a seed
  * has found also has a test of its own. 167 found that a load used pinned chunks that a clear had
- * removed; the others found errors of the model. */
-static const uint64_t corpus[] = {43, 105, 167, 331, 448, 1040};
+ * removed, 11419 that a simulated power cut lost synced bytes; the others found errors of the
+ * model. */
+static const uint64_t corpus[] = {43, 105, 167, 331, 448, 1040, 11347, 11419};
 
 struct session {
     struct sim_engine *e;
@@ -321,7 +322,7 @@ static void check_durable(struct session *s)
         struct tierce_chain *chain = sim_chain(s->e, p, LONGEST);
         uint64_t durable = s->e->durable[p];
         uint64_t found = look(s, chain, LONGEST, 0, disk).blocks;
-        REQUIRE(found >= durable || s->e->loses || sim.small_disk,
+        REQUIRE(found >= durable || s->e->loses || sim.small_disk || sim_net.damages,
                 "engine %zu, prompt %zu: %llu blocks are on disk, and %llu were durable",
                 s->e->number, p, (unsigned long long)found, (unsigned long long)durable);
         REQUIRE(found == 0 || !s->e->is_cleared,

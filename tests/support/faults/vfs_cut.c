@@ -254,8 +254,24 @@ static bool same_file(const struct tierce__cut_file *a, const struct tierce__cut
            x.st_dev == y.st_dev;
 }
 
+/* The file has become durable up to `end`: no revocable effect of it makes it shorter any more. */
+static void keep_length(struct tierce__cut *cut, const struct tierce__cut_file *file, uint64_t end)
+{
+    TIERCE__LIST_FOR_EACH (f, &cut->files) {
+        struct tierce__cut_file *other = TIERCE__CONTAINER_OF(f, struct tierce__cut_file, node);
+        if (!same_file(other, file))
+            continue;
+        TIERCE__LIST_FOR_EACH (it, &other->effects) {
+            struct tierce__cut_effect *e =
+                TIERCE__CONTAINER_OF(it, struct tierce__cut_effect, node);
+            e->old_length = e->old_length < end ? end : e->old_length;
+        }
+    }
+}
+
 void tierce__cut_covered(struct tierce__cut *cut, struct tierce__cut_file *file, uint64_t mark)
 {
+    uint64_t end = 0; /* of the writes that are durable from now on */
     TIERCE__LIST_FOR_EACH_SAFE (f, after_f, &cut->files) {
         struct tierce__cut_file *other = TIERCE__CONTAINER_OF(f, struct tierce__cut_file, node);
         if (!same_file(other, file))
@@ -263,12 +279,16 @@ void tierce__cut_covered(struct tierce__cut *cut, struct tierce__cut_file *file,
         TIERCE__LIST_FOR_EACH_SAFE (it, after, &other->effects) {
             struct tierce__cut_effect *e =
                 TIERCE__CONTAINER_OF(it, struct tierce__cut_effect, node);
-            if (e->ended && e->ended_at < mark)
-                free_effect(e);
+            if (!e->ended || e->ended_at >= mark)
+                continue;
+            if (e->is_write && end < e->offset + e->length)
+                end = e->offset + e->length;
+            free_effect(e);
         }
         if (!other->open && tierce__list_empty(&other->effects))
             free_file(other);
     }
+    keep_length(cut, file, end);
 }
 
 int tierce__cut_rename(struct tierce__cut *cut, uint64_t *undo, const char *from, const char *to)

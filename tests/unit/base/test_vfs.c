@@ -302,6 +302,43 @@ START_TEST(a_cut_takes_back_only_what_was_not_synced)
 }
 END_TEST
 
+/* A write is on its way when another one, behind it in the file, is synced. */
+START_TEST(a_cut_keeps_what_was_synced_behind_a_write)
+{
+    struct tierce__vfs *vfs = make_fault(true);
+    struct tierce__vfs_file *file;
+    uint8_t page[PAGE], *late = tierce__alloc_aligned(PAGE, PAGE);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, path, TIERCE__VFS_CREATE), 0);
+    ck_assert_int_eq(vfs->ops->sync_folder(vfs, folder), 0);
+    memset(page, 1, PAGE);
+    memset(late, 2, PAGE);
+    ck_assert_int_eq(vfs->ops->write(vfs, file, page, PAGE, 0), 0);
+    struct tierce__vfs_io io = {.file = file,
+                                .is_write = true,
+                                .data = late,
+                                .offset = PAGE,
+                                .length = PAGE,
+                                .done = count_done};
+    dones = 0;
+    vfs->ops->submit(vfs, &io); /* ended by poll only */
+    ck_assert_int_eq(vfs->ops->write(vfs, file, page, PAGE, 2 * PAGE), 0);
+    ck_assert_int_eq(vfs->ops->sync(vfs, file), 0);
+    tierce__vfs_fault_seed(vfs, (uint64_t)_i);
+    tierce__vfs_fault_power_cut(vfs);
+    run(vfs, 1);
+    vfs->ops->close(vfs, file);
+    vfs->ops->destroy(vfs);
+    tierce__free(late);
+
+    int fd = open(path, O_RDONLY);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pread(fd, page, PAGE, 2 * PAGE), PAGE);
+    ck_assert_uint_eq(page[0], 1);
+    close(fd);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+END_TEST
+
 /* A rename that its folder's sync did not cover may be undone; one that it covered may not. */
 /* A folder below the entered one has a name of up to NAME_MAX bytes. */
 START_TEST(a_folder_has_a_longest_name)
@@ -401,5 +438,6 @@ CHECK_MAIN("vfs", .setup = setup, .teardown = teardown,
                      {poll_ends_at_wake_and_deadline, 0, 2},
                      {destroy_waits_for_transfers, 0, 2},
                      {a_cut_takes_back_only_what_was_not_synced, 0, 10},
+                     {a_cut_keeps_what_was_synced_behind_a_write, 0, 10},
                      {a_cut_undoes_names_newest_first, 0, 6},
                      {what_is_no_file_is_not_opened, 0, 2}})
