@@ -565,6 +565,7 @@ static int lend(struct tierce__load_lease **out, struct tierce_view *view,
                                            .part = &view->part,
                                            .timeout_ms = opts->timeout_ms,
                                            .tiers = opts->tiers,
+                                           .follows = true,
                                            .direct = direct_pool(view->engine, opts->paged),
                                            .keeps_pins = view->part.count > 1};
     tierce__kv_tokens_note(view->engine->kv_tokens, view, opts->chain, opts->to_block, false);

@@ -30,20 +30,12 @@ static struct tierce__own_lease *own(struct tierce__load_lease *lease)
     return TIERCE__CONTAINER_OF(lease, struct tierce__own_lease, base);
 }
 
-static const struct tierce__key *key_of(const struct tierce__own_lease *lease, size_t i)
-{
-    const struct tierce__leased *leased = &lease->base.leased[i];
-    TIERCE_DASSERT(i < lease->base.count && leased->index < lease->keys.count);
-    return leased->kind == TIERCE__LEASED_SIBLING ? &lease->sibling_key
-                                                  : &lease->keys.keys[leased->index];
-}
-
 static void describe(const struct tierce__own_lease *lease, size_t i,
                      struct tierce__storage_chunk *record)
 {
     tierce__view_describe(record, lease->base.view, &lease->keys, tierce__lease_shape(lease, i),
                           lease->base.leased[i].index, lease->base.hashes);
-    record->key = *key_of(lease, i); /* a sibling's is another */
+    record->key = *tierce__lease_key(lease, i); /* a sibling's is another */
     TIERCE_DASSERT(record->object_bytes == lease->base.leased[i].bytes);
 }
 
@@ -309,7 +301,7 @@ static size_t take_all_pinned(struct tierce__own_lease *lease, struct tierce__se
     TIERCE_DASSERT(lease->mode == TIERCE_MODE_BYPASS);
     size_t n = 0, next = 0;
     while (n < lease->base.count &&
-           (lease->bufs[n] = take_pinned(session, &next, key_of(lease, n))) != NULL)
+           (lease->bufs[n] = take_pinned(session, &next, tierce__lease_key(lease, n))) != NULL)
         n++;
     return n;
 }
@@ -324,7 +316,7 @@ static void lease_chunks(struct tierce__own_lease *lease, size_t count,
     for (size_t i = 0; i < count; i++) {
         if (lease->bufs[i] != NULL && session == NULL)
             continue;
-        const struct tierce__key *key = key_of(lease, i);
+        const struct tierce__key *key = tierce__lease_key(lease, i);
         if (lease->bufs[i] != NULL) {
             pass_pinned(session, &next, key);
             continue;
@@ -504,6 +496,7 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
     lease->part = *what->part;
     lease->session = what->session;
     lease->direct = what->direct;
+    lease->follows = what->follows;
     lease->mode = tierce__engine_mode(view->engine);
     if (lease->mode != TIERCE_MODE_BYPASS)
         lease->levels = tierce__levels_of(view->engine, what->tiers);
@@ -555,7 +548,8 @@ static bool wait_chunk(struct tierce__load_lease *base, size_t i, uint32_t layer
     if (there && lease->bufs[i]->on_device)
         there = tierce__lease_wait_direct(lease, i, layer);
     else if (there && tierce__lease_waiter(lease, i) != NULL)
-        there = tierce__lease_wait(lease, i, layer);
+        there =
+            tierce__lease_wait(lease, i, layer) || tierce__lease_read_elsewhere(lease, i, layer);
     if (!there)
         fail(lease, i);
     return there;
@@ -596,7 +590,7 @@ static void refuse(struct tierce__load_lease *base, size_t i, int why)
     else if (waiter != NULL)
         tierce__fetch_refuse(waiter, why);
     else
-        tierce__storage_quarantine(lease->engine, 0, key_of(lease, i), why);
+        tierce__storage_quarantine(lease->engine, 0, tierce__lease_key(lease, i), why);
 }
 
 /* If a chunk in memory came from a slower tier, the copy there may be bad too. */
@@ -605,7 +599,7 @@ static void spoil(struct tierce__load_lease *base, size_t i)
     struct tierce__own_lease *lease = own(base);
     TIERCE_DASSERT(i < lease->base.count);
     struct tierce__fetch_waiter *waiter = tierce__lease_waiter(lease, i);
-    const struct tierce__key *key = key_of(lease, i);
+    const struct tierce__key *key = tierce__lease_key(lease, i);
     if (lease->chunks[i].spoiled)
         return;
     lease->chunks[i].spoiled = true;
@@ -768,7 +762,7 @@ static void report(struct tierce__own_lease *lease, const uint32_t *blocks)
         if (leased->kind == TIERCE__LEASED_SIBLING) /* first, so that its prefix is newer */
             tierce__storage_touch(
                 engine, 0, engine->level_count,
-                &(struct tierce__tier_uses){.keys = key_of(lease, i), .count = 1});
+                &(struct tierce__tier_uses){.keys = tierce__lease_key(lease, i), .count = 1});
         loaded += blocks[i];
     }
     TIERCE_DASSERT(loaded <= lease->block_count);

@@ -62,7 +62,8 @@ struct tierce__load_lease_ops {
     /* Requests reads, up to two layers beyond `layer`. */
     void (*ahead)(struct tierce__load_lease *lease, uint32_t layer);
     /* Waits for the header and a layer of a chunk, up to the deadline. False: it has failed. Layers
-     * come in ascending order, each after its `ahead`. */
+     * come in ascending order, each after its `ahead`. The wait for the first layer may change
+     * leased[i].object (`follows`). */
     bool (*wait)(struct tierce__load_lease *lease, size_t i, uint32_t layer);
     /* refuse: the bytes are not the wanted chunk. spoil: a cell of it does not verify. */
     void (*refuse)(struct tierce__load_lease *lease, size_t i, int why);
@@ -101,7 +102,9 @@ struct tierce__load_lease_what {
     struct tierce__pool *direct; /* NULL, or a buffer in the memory of the load's device, into which
                                     chunks of the disk may be read [borrow until end] */
     bool chain_stays;            /* unchanged until end, so that it need not be copied */
-    bool keeps_pins;             /* the session's pins stay with it, for others to load from */
+    bool follows;    /* the caller reads leased[i].object after each wait, so that a chunk
+                        whose tier fails may be read from another one, elsewhere */
+    bool keeps_pins; /* the session's pins stay with it, for others to load from */
 };
 
 /* Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM. Waits for no device, except for the header of

@@ -8,8 +8,8 @@
 #include "engine/view.h"
 
 /*
- * The lease of an engine's own tiers, shared by load_lease.c and load_direct.c. load_direct.c reads
- * chunks into a buffer in the memory of a device (engine/device/direct.h).
+ * The lease of an engine's own tiers, shared by load_lease.c, load_elsewhere.c and load_direct.c.
+ * load_direct.c reads chunks into a buffer in the memory of a device (engine/device/direct.h).
  */
 
 struct tierce__lease_chunk {
@@ -32,6 +32,7 @@ struct tierce__own_lease {
     uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
     bool passes;           /* counted in engine->passing */
     bool ends;             /* the last key is the chain's last */
+    bool follows;
     size_t from_block, block_count;
     struct tierce__pool *direct; /* in the memory of the load's device, or NULL */
     struct tierce__buf **bufs;   /* [count] NULL: the chunk has failed, waits or is complete */
@@ -50,6 +51,15 @@ static inline const struct tierce__shape *tierce__lease_shape(const struct tierc
 {
     TIERCE_DASSERT(i < lease->base.count);
     return &lease->shapes[lease->base.leased[i].kind];
+}
+
+static inline const struct tierce__key *tierce__lease_key(const struct tierce__own_lease *lease,
+                                                          size_t i)
+{
+    const struct tierce__leased *leased = &lease->base.leased[i];
+    TIERCE_DASSERT(i < lease->base.count && leased->index < lease->keys.count);
+    return leased->kind == TIERCE__LEASED_SIBLING ? &lease->sibling_key
+                                                  : &lease->keys.keys[leased->index];
 }
 
 /* NULL: the chunk is not read from a slower tier. */
@@ -72,6 +82,16 @@ void tierce__lease_let_go(struct tierce__own_lease *lease, size_t i);
 
 /* Waits for a layer of a chunk that is fetched into memory, and for its header. */
 TIERCE_MUSTUSE bool tierce__lease_wait(struct tierce__own_lease *lease, size_t i, uint32_t layer);
+
+/* ---- load_elsewhere.c ---- */
+
+/*
+ * Reads a chunk from another level, if its fetch into memory has failed before its first layer was
+ * used: a peer may be gone, and a remote store have the same chunk. Waits for the layer, and its
+ * header. False: the chunk has failed.
+ */
+TIERCE_MUSTUSE bool tierce__lease_read_elsewhere(struct tierce__own_lease *lease, size_t i,
+                                                 uint32_t layer);
 
 /* ---- load_direct.c ---- */
 

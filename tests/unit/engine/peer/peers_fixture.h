@@ -23,7 +23,7 @@ enum { ENGINES = 3, CHAIN_BLOCKS = 4 * FX_CHUNK_BLOCKS, LIMIT_MS = 60000, PEERS_
 
 static struct running_manager manager;
 static struct fixture fx[ENGINES];
-static char url[64];
+static char url[128];
 
 static inline void start_manager(uint16_t port)
 {

@@ -322,6 +322,41 @@ START_TEST(a_peer_that_hangs_or_is_killed_is_a_miss)
 }
 END_TEST
 
+/* The chunk is also in a remote store, which is asked in the load that finds the peer dead. */
+START_TEST(a_killed_peer_s_chunks_come_from_the_next_store)
+{
+    int down[2], up[2], status;
+    char byte, shared[64] = "/tmp/tierce-test-XXXXXX";
+    temp_folder_make(shared);
+    snprintf(fx[0].folder, sizeof(fx[0].folder), "/tmp/tierce-test-XXXXXX");
+    temp_folder_make(fx[0].folder);
+    ck_assert_int_eq(pipe(down), 0);
+    ck_assert_int_eq(pipe(up), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        live_until_killed(down[0], up[1]);
+    start_manager(0);
+    size_t used = strlen(url);
+    snprintf(url + used, sizeof(url) - used, " file://%s", shared);
+    ck_assert_int_eq(write(down[1], url, sizeof(url)), (ssize_t)sizeof(url));
+    ck_assert_int_eq(read(up[0], &byte, 1), 1);
+    open_engine(1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && finds(1, 2, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS); /* now they are connected */
+    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_FAILED], 0);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(load(1, 2, 0), CHAIN_BLOCKS);
+    ck_assert_uint_gt(read_by(1).results[TIERCE__PEER_FAILED], 0); /* the peer was asked first */
+    WAIT_FOR(fx_stats(&fx[1]).leases_now == 0);
+    close_engine(1);
+    temp_folder_remove(fx[0].folder);
+    temp_folder_remove(shared);
+    running_manager_stop(&manager);
+}
+END_TEST
+
 /* A load reads a chunk by ranges. */
 START_TEST(ranges_that_nobody_has_are_looked_up_once)
 {
@@ -728,6 +763,7 @@ int main(void)
     tcase_add_test(t, a_read_just_after_the_start_waits_for_the_secret);
     tcase_add_test(t, ranges_that_nobody_has_are_looked_up_once);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
+    tcase_add_test(t, a_killed_peer_s_chunks_come_from_the_next_store);
     tcase_add_test(t, a_manager_ends_and_another_begins);
     tcase_add_test(t, only_a_manager_returns_peers_to_service);
     tcase_add_test(t, a_failure_marks_one_peer_alone);
