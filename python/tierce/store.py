@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import re
 import secrets
@@ -25,6 +26,10 @@ from tierce import _core
 from tierce.arrays import Layer, describe, int32s
 from tierce.lookup_flags import LOOKUP_PIN
 from tierce.prefetch import Prefetch, Waiter
+
+log = logging.getLogger("tierce")
+NODE_CLIENT_STATS = re.compile(r"lookups|lookup_(tokens|hit_tokens|blocks|hit_blocks|memory_blocks)|(chunks|bytes)_stored|"
+                               r"(chunks|blocks|bytes|tokens)_loaded_.*|blocks_failed|node_.*")
 
 ORIGINS = ("failed", "memory", "disk", "remote")  # of a loaded block, by the numbers of the library
 
@@ -66,7 +71,11 @@ def open(values: Mapping[str, object] | None = None, *, config: str | None = Non
     if missing := [name for name, value in (values or {}).items() if value is None]:
         raise ValueError(f"{missing[0]} is None; leave it out, or set it to an empty text")
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (values or {}).items()}
-    return Store(_core.Engine.open(None if config is None else str(config), texts))
+    store = Store(_core.Engine.open(None if config is None else str(config), texts))
+    for name, unset in (("codec.lossy", "none"), ("blend.enabled", "false")):
+        if (value := store.parameter(name)) != unset:
+            log.warning('setting_without_effect setting=%s value=%s reason="only the connector for vLLM uses it"', name, value)
+    return store
 
 
 class Store:
@@ -125,8 +134,14 @@ class Store:
         return self._engine.flush(round(timeout * 1000)) and self.tiers()[-1] not in ("memory", "compressed memory")
 
     def stats(self) -> dict[str, int]:
-        """Counters since the store was opened, and levels (`..._now`); include/tierce/stats.def explains each."""
-        return self._engine.stats()
+        """Counters since the store was opened, and levels (`..._now`); include/tierce/stats.def explains each.
+
+        With a node, only those of the calls of this process: the node has the others, reasons of misses among them. `tierce top`
+        and the node's `/metrics` show them."""
+        stats = self._engine.stats()
+        if self.parameter("node.socket"):
+            return {name: value for name, value in stats.items() if NODE_CLIENT_STATS.fullmatch(name)}
+        return stats
 
     def tiers(self) -> list[str]:
         """Where KV is kept, the fastest first. With a node: `node SOCKET`."""
@@ -134,7 +149,7 @@ class Store:
         if parameter("node.socket"):
             return [f"node {parameter('node.socket')}"]
         coded = ["compressed memory"] if parameter("memory.coded_size") != "0" else []
-        disk = ["disk"] if parameter("disk.path") and not self.stats()["disk_open_status"] else []
+        disk = ["disk"] if parameter("disk.path") and not self._engine.stats()["disk_open_status"] else []
         return ["memory", *coded, *disk, *("remote" for _ in parameter("remote.urls").split())]
 
     def parameter(self, name: str) -> str:

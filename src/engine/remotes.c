@@ -315,6 +315,24 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     return 0;
 }
 
+/* The operator may rely on them, encryption above all. */
+static void log_settings_without_remotes(const struct tierce_config *config)
+{
+    static const enum tierce__engine_param rows[] = {TIERCE__ENGINE_REMOTE_CODEC,
+                                                     TIERCE__ENGINE_REMOTE_ENCRYPTION};
+    const char *urls = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS);
+    if (urls[strspn(urls, " \t\r\n")] != '\0')
+        return;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *value = tierce__engine_text(config, rows[i]);
+        if (strcmp(value, "none") != 0)
+            tierce__log(TIERCE_LOG_WARN, "setting_without_effect",
+                        "setting=%s value=%s reason=\"remote.urls is empty, so there is no remote "
+                        "store\"",
+                        tierce__engine_params()[rows[i]].name, value);
+    }
+}
+
 int tierce__remotes_open(struct tierce_engine *engine, const struct tierce_config *config,
                          char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -322,6 +340,7 @@ int tierce__remotes_open(struct tierce_engine *engine, const struct tierce_confi
     char *urls = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS));
     if (urls == NULL)
         return -ENOMEM;
+    log_settings_without_remotes(config);
     int rc = 0;
     char *rest = urls;
     for (size_t count = 0; rc == 0; count++) {

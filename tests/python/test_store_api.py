@@ -232,6 +232,10 @@ def test_a_prefetch_of_a_node(tmp_path):
             assert [prefetch.result(30).tokens for prefetch in prefetches] == [20 * TOKENS] * 3
             assert cache.load(PROMPT, range(30, 50), prefetch=prefetches[0]).tokens == 20 * TOKENS
             assert equal(layers, slice(30, 50), slice(0, 20))
+            stats = store.stats()
+            assert (stats["chunks_stored"], stats["bytes_stored"]) == (2, LAYERS * 20 * 2 * TOKENS * HEADS * SIZE * 2)
+            assert stats["blocks_loaded_memory"] == 20 and stats["node_connected_now"] == 1
+            assert not {"memory_chunks_now", "misses_never_stored", "stores_skipped"} & stats.keys()  # the node has them
     finally:
         node.end()
 
@@ -348,6 +352,15 @@ def test_values_of_a_configuration():
         assert store.parameter("memory.size") == "16MiB"
         with pytest.raises(KeyError):
             store.parameter("memory.siz")
+
+
+def test_settings_without_effect_are_logged(caplog, tmp_path):
+    with open_store(codec_lossy="int8", codec_quality=str(tmp_path / "q"), blend_enabled="true"):
+        lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("setting_without_effect ")]
+    assert [line.split()[1] for line in lines] == ["setting=codec.lossy", "setting=blend.enabled"]
+    caplog.clear()
+    with open_store():
+        assert not caplog.records
 
 
 def test_chunks_are_as_configured():

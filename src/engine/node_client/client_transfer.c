@@ -35,6 +35,8 @@ struct tierce__client_store {
     struct tierce__node_session *peer;
     struct tierce__owed *owed; /* its end */
     uint64_t number;
+    struct tierce_engine *engine;
+    uint64_t block_bytes; /* of KV */
     struct tierce__room rooms[];
 };
 
@@ -88,8 +90,12 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
     tierce__list_init(&owed->node);
     owed->op = TIERCE__NATIVE_STORE_END;
     owed->question.store_end = (struct tierce__native_store_end){.store = given->store};
-    *store = (struct tierce__client_store){
-        .peer = tierce__node_session_acquire(peer), .owed = owed, .number = given->store};
+    *store = (struct tierce__client_store){.peer = tierce__node_session_acquire(peer),
+                                           .owed = owed,
+                                           .number = given->store,
+                                           .engine = view->engine,
+                                           .block_bytes = view->full.extent.payload_bytes /
+                                                          view->chunk_blocks};
     *space = (struct tierce__lender_space){.rooms = store->rooms,
                                            .count = count,
                                            .memory = tierce__node_session_pinnings(peer),
@@ -198,6 +204,18 @@ void tierce__client_store_give_up(struct tierce__lender_space *space)
     TIERCE_DASSERT(space->remote != NULL && space->rooms == space->remote->rooms);
 }
 
+/* The node publishes chunks in their order. */
+static void count_stored(const struct tierce__client_store *store,
+                         const struct tierce__lender_space *space, uint64_t blocks)
+{
+    size_t chunks = 0;
+    uint64_t before = 0;
+    for (; chunks < space->count && before + space->rooms[chunks].block_count <= blocks; chunks++)
+        before += space->rooms[chunks].block_count;
+    tierce__count(store->engine, TIERCE__STAT_chunks_stored, (int64_t)chunks);
+    tierce__count(store->engine, TIERCE__STAT_bytes_stored, (int64_t)(before * store->block_bytes));
+}
+
 int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete)
 {
     struct tierce__client_store *store = space->remote;
@@ -209,6 +227,8 @@ int64_t tierce__client_store_end(struct tierce__lender_space *space, bool comple
     union tierce__native_request question = {
         .store_end = {.store = store->number, .complete = complete}};
     uint64_t blocks = tierce__node_session_end(store->peer, store->owed, &question);
+    if (complete)
+        count_stored(store, space, blocks);
     tierce__node_session_release(store->peer);
     tierce__free(store);
     *space = (struct tierce__lender_space){0};

@@ -163,6 +163,7 @@ void tierce__coded_connector_stats(struct tierce__connector *connector,
     out->device_bytes_per_s = tierce__coded_speed_of_device(&c->speed);
     out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&c->speed);
     out->load_time = tierce__coded_speed_of_loads(&c->speed);
+    out->load_time_max = c->speed.load_time_max;
     tierce__lock_drop(&c->lock);
 }
 

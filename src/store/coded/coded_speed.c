@@ -235,6 +235,7 @@ bool tierce__coded_speed_is_slow(struct tierce__coded_speed *speed, struct tierc
         *news = (struct tierce__coded_news){.codec = codec,
                                             .is_off = is_off,
                                             .loads = loads,
+                                            .loads_max = speed->load_time_max,
                                             .decode = tierce__coded_speed_of_decoding(speed),
                                             .device = tierce__coded_speed_of_device(speed)};
     speed->is_off = is_off;
@@ -260,15 +261,19 @@ void tierce__coded_log_news(const char *tier, const struct tierce__coded_news *n
     TIERCE_DASSERT(!tierce__lock_holds_any());
     if (news->codec == NULL)
         return;
-    char why[64] = "reason=\"no recent loads to compare\"";
+    char why[80] = "reason=\"no recent loads to compare\"", device[32] = "";
+    if (news->device > 0) /* otherwise too few bytes were read to know it */
+        snprintf(device, sizeof(device), " device_MBps=%.0f", news->device / 1e6);
     if (news->loads > 0)
-        snprintf(why, sizeof(why), "load_time_percent=%.0f decode_MBps=%.0f device_MBps=%.0f",
-                 news->loads * 100, news->decode / 1e6, news->device / 1e6);
+        snprintf(why, sizeof(why), "load_time_percent=%.0f decode_MBps=%.0f%s", news->loads * 100,
+                 news->decode / 1e6, device);
     if (news->is_off)
-        tierce__log(TIERCE_LOG_WARN, "codec_not_used",
-                    "tier=%s codec=%s %s effect=\"new chunks stay uncompressed, because loads of "
-                    "compressed chunks would not be faster\"",
-                    tier, news->codec->name, why);
+        tierce__log(
+            TIERCE_LOG_WARN, "codec_not_used",
+            "tier=%s codec=%s %s effect=\"new chunks stay uncompressed, because loads of "
+            "compressed chunks take more than %.0f %% (codec.load_time) of the time without "
+            "compression\"",
+            tier, news->codec->name, why, news->loads_max * 100);
     else
         tierce__log(TIERCE_LOG_INFO, "codec_used_again",
                     "tier=%s codec=%s %s effect=\"new chunks are compressed\"", tier,

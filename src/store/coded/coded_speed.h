@@ -114,7 +114,7 @@ bool tierce__coded_speed_prefers_host(struct tierce__coded_speed *speed);
 struct tierce__coded_news {
     const struct tierce__codec *codec; /* NULL: it has not */
     bool is_off;
-    double loads, decode, device;
+    double loads, loads_max, decode, device; /* decode, device: 0: not known */
 };
 
 /*

@@ -287,6 +287,7 @@ void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_st
     out->device_bytes_per_s = tierce__coded_speed_of_device(&t->speed);
     out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&t->speed);
     out->load_time = tierce__coded_speed_of_loads(&t->speed);
+    out->load_time_max = t->speed.load_time_max;
     tierce__lock_drop(&t->lock);
 }
 

@@ -147,6 +147,7 @@ struct tierce__coded_stats {
     double device_bytes_per_s; /* how fast the device reads; 0: not known */
     double decode_bytes_per_s; /* raw bytes of all threads; 0: not known */
     double load_time;          /* of loads with the codec, by that with raw chunks; 0: not known */
+    double load_time_max;      /* its bound, above which new chunks stay raw */
 };
 
 /* `tier` is from tierce__coded_tier_open. Thread: any. */

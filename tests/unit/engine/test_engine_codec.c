@@ -778,34 +778,6 @@ START_TEST(encryption_that_is_not_possible_is_an_error)
 }
 END_TEST
 
-START_TEST(settings_of_a_disk_that_is_not_there_are_logged)
-{
-    static const char *const sets[] = {"disk.codec",
-                                       "lossless",
-                                       "disk.encryption",
-                                       "aes-256-gcm",
-                                       "encryption.key_command",
-                                       KEY_1,
-                                       "disk.gpu_direct",
-                                       "1MiB",
-                                       NULL};
-    record_log(TIERCE_LOG_WARN);
-    fx_open(&fx, false, sets);
-    ck_assert_uint_eq(recorded_with("setting_without_effect", "setting=disk.codec value=lossless "),
-                      1);
-    ck_assert_uint_eq(recorded_with("setting_without_effect", "setting=disk.encryption value=aes"),
-                      1);
-    ck_assert_uint_eq(
-        recorded_with("setting_without_effect", "setting=disk.gpu_direct value=1048576 "), 1);
-    fx_close(&fx);
-    fx_open(&fx, false, raw);
-    ck_assert_uint_eq(recorded("setting_without_effect"), 3);
-    fx_close(&fx);
-    silence_log();
-    fx_remove(&fx);
-}
-END_TEST
-
 CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
            .loops = {{a_damaged_chunk_is_replaced_by_the_next_store, 0, 4},
                      {chunks_without_their_key_are_stored_again, 0, 2}},
@@ -817,6 +789,5 @@ CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
                      a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
                      a_key_that_comes_later_needs_no_restart, an_order_without_a_key_says_so,
                      encrypted_chunks_are_compressed_by_order,
-                     settings_of_a_disk_that_is_not_there_are_logged,
                      encryption_that_is_not_possible_is_an_error,
                      remote_chunks_without_their_key_are_stored_again})

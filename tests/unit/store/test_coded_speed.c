@@ -462,7 +462,8 @@ START_TEST(each_change_is_logged_once)
     ck_assert_str_eq(logged,
                      "codec_not_used tier=disk codec=simulated load_time_percent=133 "
                      "decode_MBps=800 device_MBps=1000 effect=\"new chunks stay uncompressed, "
-                     "because loads of compressed chunks would not be faster\"");
+                     "because loads of compressed chunks take more than 95 % (codec.load_time) "
+                     "of the time without compression\"");
     load_bytes(8 * GIB, &idle);
     ck_assert(!is_slow() && !is_slow());
     ck_assert_uint_eq(log_count, 2);
@@ -472,8 +473,20 @@ START_TEST(each_change_is_logged_once)
 }
 END_TEST
 
+/* Decoded bytes suffice for a decision before read bytes, which are fewer. */
+START_TEST(an_unknown_rate_is_not_logged)
+{
+    load_bytes(64 * MIB, &busy);
+    ck_assert(is_slow());
+    ck_assert(tierce__coded_speed_of_device(&speed) == 0);
+    ck_assert_ptr_nonnull(strstr(logged, "decode_MBps=800 effect="));
+    ck_assert_ptr_null(strstr(logged, "device_MBps"));
+}
+END_TEST
+
 CHECK_MAIN("coded_speed", .setup = setup,
-           .tests = {loads_of_all_shapes, near_equality_the_codec_is_not_used,
+           .tests = {loads_of_all_shapes, an_unknown_rate_is_not_logged,
+                     near_equality_the_codec_is_not_used,
                      a_transfer_that_decoding_slows_is_seen_beside_raw_loads,
                      a_store_of_coded_chunks_learns_the_rate_of_raw_ones, samples_are_few,
                      reads_of_both_kinds_at_the_same_time, reads_that_fail_do_not_count,
