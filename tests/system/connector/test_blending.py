@@ -4,13 +4,15 @@ recomputed, the KV is that of the full computation; what was blended is never gi
 
 import json
 import random
+import subprocess
 
 import pytest
 
 from tierce import _core
 
-from conftest import answers, loaded, why
+from conftest import answers, environment, loaded, why
 from hybrid_models import SIZES, save_random
+from manager_process import executable
 
 BLOCK, CHECK_LAYER = 32, 1
 SOURCE = random.Random(20261129)
@@ -55,6 +57,10 @@ def store_documents(host, salt):
     assert host.forget()
 
 
+def clear_memory(process):
+    subprocess.run([str(executable()), "ctl", str(process), "clear", "--tier", "memory"], env=environment(), timeout=60, check=True)
+
+
 def check_distances(distances, rounding):
     """From the full computation, by the share that was recomputed. All of it is the full computation but for rounding, and the
     tokens that differ most bring the rest nearer to it."""
@@ -81,6 +87,31 @@ def test_blended_prompts(blending, expected):
     (plain,) = blending.generate(prompts=[prompt], salts=["a"])
     assert loaded([plain], "local")[0] + loaded([plain], "memory")[0] == exact
     assert answers([plain]) == expected([prompt])
+
+
+def blends_all(host, salt, tier):
+    prompt, segments = blended_prompt()
+    out, distance = host.blend(prompt=prompt, segments=segments, share=1.0, salt=salt)
+    exact = (len(LEAD) + len(DOCUMENTS[2])) // BLOCK * BLOCK
+    assert loaded([out], tier) == [exact] and loaded([out], "failed") == [0]
+    assert loaded([out], "blended") == [segments[2][0] + whole(len(DOCUMENTS[1])) - exact]
+    assert distance < 1e-4
+
+
+def test_documents_on_disk(engine, blending_store, tmp_path):
+    host = engine({**blending_store(15), "disk.path": str(tmp_path / "store"), "disk.size": "512MiB", "cost.check": "false"})
+    store_documents(host, "d")
+    assert host.flush()
+    clear_memory(host.process.pid)
+    blends_all(host, "d", "disk")
+
+
+def test_documents_of_another_engine_of_a_node(engine, blending_store, node):
+    quality = {name: value for name, value in blending_store(15).items() if name.startswith("blend.")}
+    host = engine({**quality, **node.store})
+    store_documents(host, "e")
+    host.kill()
+    blends_all(engine({**quality, **node.store}), "e", "memory")
 
 
 def make_qwen(folder, kind):
