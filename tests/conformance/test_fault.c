@@ -269,7 +269,7 @@ END_TEST
 static void touch_again(struct tierce__store_req *req)
 {
     struct tier_call *call = (struct tier_call *)req->arg;
-    tier_test.tier->ops->touch(tier_test.tier, &call->key, 1, 0);
+    tier_test_touch(&call->key, 1);
     atomic_fetch_add(&call->done_count, 1);
 }
 

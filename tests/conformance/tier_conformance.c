@@ -230,6 +230,12 @@ size_t tier_test_lookup(uint64_t first, size_t count)
     return call.req.found;
 }
 
+void tier_test_touch(const struct tierce__key *keys, size_t count)
+{
+    tier_test.tier->ops->touch(tier_test.tier,
+                               &(struct tierce__tier_uses){.keys = keys, .count = count});
+}
+
 struct tierce__tier_stats tier_test_stats(void)
 {
     struct tierce__tier_stats stats;
@@ -279,8 +285,8 @@ TIER_TEST(what_is_not_there_is_a_miss)
     ck_assert_int_eq(tier_test_get(2, SMALL, &version), TIERCE_E_MISS);
     ck_assert_uint_eq(version, 77);
     struct tierce__key unknown = tier_test_key(9);
-    tier_test.tier->ops->touch(tier_test.tier, &unknown, 1, 0);
-    tier_test.tier->ops->touch(tier_test.tier, NULL, 0, 0);
+    tier_test_touch(&unknown, 1);
+    tier_test_touch(NULL, 0);
 }
 
 TIER_TEST(every_part_of_a_key_counts)
@@ -475,7 +481,7 @@ TIER_TEST(touched_chunks_stay_and_a_prefix_outlives_its_suffix)
         keys[i] = tier_test_key(i);
     }
     ck_assert_int_eq(tier_test_put(50, 1, SMALL), 0);
-    tier_test.tier->ops->touch(tier_test.tier, keys, 4, 0);
+    tier_test_touch(keys, 4);
     uint64_t next = 100;
     put_until_gone(&next, 50);
     ck_assert_uint_eq(tier_test_lookup(0, 4), 4);

@@ -93,6 +93,9 @@ int tier_test_delete(uint64_t n);
 size_t tier_test_lookup(uint64_t first, size_t count);
 struct tierce__tier_stats tier_test_stats(void);
 
+/* Uses of `count` keys at one time, the first time for their request. */
+void tier_test_touch(const struct tierce__key *keys, size_t count);
+
 /* The tests of the files tier_conformance_*.c. */
 void tier_conformance_add_threads(TCase *tcase, int index);
 void tier_conformance_add_watch(TCase *tcase, int index);

@@ -468,7 +468,8 @@ START_TEST(a_touch_does_not_renew_a_chunk_without_its_key)
     open_with(NULL, NULL);
     ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_NO_KEY);
     for (uint64_t n = 10; store_stats(&s).evicted_chunks == 0; n++) {
-        s.tier->ops->touch(s.tier, &first, 1, 1);
+        s.tier->ops->touch(s.tier,
+                           &(struct tierce__tier_uses){.keys = &first, .count = 1, .used = 1});
         ck_assert_int_eq(coded_put(&s, n, CODED_NOISE), 0);
     }
     store_close(&s);
