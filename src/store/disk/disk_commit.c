@@ -303,12 +303,17 @@ int tierce__disk_compact(struct tierce__disk *d)
     tierce__lock_take(&d->lock);
     TIERCE_DASSERT(rc < 0 || (!d->has_leftover && d->journal.epoch == epoch));
     /* The numbers of namespaces are the new file's now; without it, the old one is closed. */
+    bool had_failed = d->journal_error != 0;
     d->journal_error = rc;
     d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
     if (rc == 0)
         tierce__disk_mark_synced(d);
-    else
+    if (rc == 0 && had_failed)
+        tierce__log(TIERCE_LOG_WARN, "disk_journal_recovered",
+                    "path=%s/" TIERCE__DISK_JOURNAL " effect=\"chunks are written again\"",
+                    d->folder);
+    if (rc != 0)
         tierce__log_repeated(
             TIERCE_LOG_ERROR, "disk_journal_failed",
             "path=%s/" TIERCE__DISK_JOURNAL " err=%s hint=\"%s\"", d->folder, tierce_error_name(rc),

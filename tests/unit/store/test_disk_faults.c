@@ -178,8 +178,10 @@ START_TEST(a_journal_that_fails_is_written_anew)
     ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
     ck_assert_int_eq(store_delete(&s, 5), 0);
     ck_assert_int_eq(store_delete(&s, 1), 0);
+    ck_assert_uint_eq(recorded("disk_journal_recovered"), 0);
     tierce__vfs_fault_clear(vfs);
     ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(recorded("disk_journal_recovered"), 1);
     ck_assert_int_eq(store_put(&s, 6), 0);
     store_close(&s);
     struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
