@@ -105,17 +105,20 @@ static void print_held(struct tierce__text tier)
 
 static void print_tier(struct tierce__text tier, struct tierce__text before, double seconds)
 {
-    char name[32], queued[32], read[32], put[32], evicted[32] = "-";
+    char name[32], queued[32], read[32], put[32], evicted[32] = "-", unsent[32] = "-";
     tierce__human_bytes(queued, sizeof(queued), (uint64_t)number(tier, "queued_bytes"));
     tierce__human_bytes(read, sizeof(read), (uint64_t)rate(tier, before, "read_bytes", seconds));
     tierce__human_bytes(put, sizeof(put), (uint64_t)rate(tier, before, "put_bytes", seconds));
-    if (!tierce__json_get_bool(tier, "shared"))
+    if (tierce__json_get_bool(tier, "shared"))
+        snprintf(unsent, sizeof(unsent), "%lld",
+                 (long long)(number(tier, "unsent_waiting") + number(tier, "lost_chunks")));
+    else
         snprintf(evicted, sizeof(evicted), "%.1f/s", rate(tier, before, "evicted_chunks", seconds));
     printf("  %-8s %-7s", word(name, tier, "name"),
            tierce__json_get_bool(tier, "in_service") ? "serves" : "OUT");
     print_held(tier);
-    printf(" %10s %10s/s %10s/s %10s %7lld\n", queued, read, put, evicted,
-           (long long)number(tier, "errors"));
+    printf(" %10s %10s/s %10s/s %10s %7lld %8s\n", queued, read, put, evicted,
+           (long long)number(tier, "errors"), unsent);
     if (number(tier, "out_of_slots") > number(before, "out_of_slots"))
         printf("  %-8s holds its maximum number of chunks, %lld: set %s.chunks to a larger value\n",
                name, (long long)number(tier, "slots"),
@@ -125,7 +128,7 @@ static void print_tier(struct tierce__text tier, struct tierce__text before, dou
 static void print_process(const char *socket, const struct tierce__json_doc *now,
                           const struct look *before)
 {
-    char uptime[32], mode[32], role[32], state[32];
+    char uptime[32], mode[32], role[32], state[32], reason[256];
     struct tierce__text status = now->value;
     struct tierce__text stats = tierce__json_get(status, "stats");
     struct tierce__text old = tierce__json_get(before->status.value, "stats");
@@ -136,11 +139,12 @@ static void print_process(const char *socket, const struct tierce__json_doc *now
     int64_t hit = number(stats, "lookup_hit_blocks") - number(old, "lookup_hit_blocks");
     tierce__human_seconds(uptime, sizeof(uptime), (uint64_t)uptime_s);
     bool stands_out = strcmp(word(mode, status, "mode"), "normal") != 0;
+    tierce__process_word(reason, sizeof(reason), status, "state_reason", "?");
     bool is_ok = strcmp(word(state, status, "state"), "ok") == 0;
-    printf("%s %lld  up %s  %s%s%s%s%s  %s\n", word(role, status, "role"),
+    printf("%s %lld  up %s  %s%s%s%s%s%s%s%s  %s\n", word(role, status, "role"),
            (long long)number(status, "pid"), uptime, socket, stands_out ? "  mode " : "",
-           stands_out ? mode : "", is_ok ? "" : "  STATE ", is_ok ? "" : state,
-           is_first ? "(rates since the start)" : "");
+           stands_out ? mode : "", is_ok ? "" : "  STATE ", is_ok ? "" : state, is_ok ? "" : " (",
+           is_ok ? "" : reason, is_ok ? "" : ")", is_first ? "(rates since the start)" : "");
     printf("  lookups %.1f/s  blocks asked %.0f/s  hit %.1f%% (since it began %.1f%%)  loaded "
            "%.0f/s  failed %lld  pins %lld\n",
            rate(stats, old, "lookups", seconds), rate(stats, old, "lookup_blocks", seconds),
@@ -156,8 +160,9 @@ static void print_process(const char *socket, const struct tierce__json_doc *now
            (long long)number(stats, "identity_failures"),
            (long long)number(stats, "device_failures"),
            (long long)number(stats, "deadline_failures"));
-    printf("  %-8s %-7s %9s %5s %10s %10s %5s %10s %12s %12s %10s %7s\n", "tier", "state", "chunks",
-           "slots", "used", "cap", "full", "queued", "read", "written", "evicted", "errors");
+    printf("  %-8s %-7s %9s %5s %10s %10s %5s %10s %12s %12s %10s %7s %8s\n", "tier", "state",
+           "chunks", "slots", "used", "cap", "full", "queued", "read", "written", "evicted",
+           "errors", "unsent");
     for (size_t i = 0; tier_of(now, i).length > 0; i++)
         print_tier(tier_of(now, i), tier_of(&before->status, i), seconds);
     printf("\n");

@@ -172,6 +172,8 @@ struct put {
 struct tierce__writes {
     struct tierce_engine *engine;
     uint32_t levels;
+    bool forgets;         /* chunks that a remote store does not get are not sent later */
+    uint64_t late;        /* the serial of a chunk that is sent later (unsent.h), or 0 */
     _Atomic size_t users; /* PUTs and their searches for tails, and the store until its end */
     _Atomic size_t unanswered[TIERCE__TIERS_MAX]; /* PUTs to each level, and the store */
     size_t put_count, put_max;
@@ -263,6 +265,9 @@ static void end_put(struct put *put, int status)
     TIERCE_DASSERT(status <= 0 && put->writes->engine == engine);
     if (status < 0)
         tierce__why_refused(engine, level, &put->chunk.key, status);
+    if (status < 0 || put->writes->late != 0)
+        tierce__unsent_note(&engine->levels[level], &put->chunk, status, !put->writes->forgets,
+                            put->writes->late);
     if (status == 0 && put->search.held != NULL) {
         atomic_fetch_add_explicit(&put->writes->users, 1, memory_order_relaxed);
         tierce__tails_search(&put->search, &put->chunk);
@@ -317,6 +322,8 @@ void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
 {
     struct tierce__writes *writes;
     int rc = tierce__storage_begin_writes(&writes, engine, levels, 1, 0);
+    if (writes != NULL)
+        writes->forgets = true;
     tierce__storage_write(writes, chunk, buf);
     tierce__storage_end_writes(writes, NULL, 0);
     if (rc == 0)
@@ -328,6 +335,22 @@ void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
     tierce__lock_take(&engine->lock);
     note_put(engine, rc);
     tierce__lock_drop(&engine->lock);
+}
+
+void tierce__storage_write_late(struct tierce_engine *engine, size_t level,
+                                const struct tierce__storage_chunk *chunk, uint64_t serial,
+                                struct tierce__buf *buf)
+{
+    struct tierce__writes *writes;
+    TIERCE_DASSERT(engine->levels[level].health.shared && serial != 0);
+    int rc = tierce__storage_begin_writes(&writes, engine, 1u << level, 1, 0);
+    if (rc < 0) {
+        tierce__unsent_note(&engine->levels[level], chunk, rc, true, serial);
+        return;
+    }
+    writes->late = serial;
+    tierce__storage_write(writes, chunk, buf);
+    tierce__storage_end_writes(writes, NULL, 0);
 }
 
 /* ---- errands --------------------------------------------------------------------------------- */

@@ -219,7 +219,8 @@ static bool close_parts(struct tierce_engine *engine)
         pthread_join(engine->keeper, NULL);
         tierce__invalidations_stop(engine);
     }
-    if (is_over) /* else there are stores yet */
+    tierce__unsent_stop(engine); /* its threads are started by the keeper */
+    if (is_over)                 /* else there are stores yet */
         tierce__shared_writes_fini(&engine->shared_writes);
     (void)tierce__sessions_expire(engine, NULL, true);
     while (atomic_load(&engine->calling) > 0)

@@ -432,6 +432,7 @@ static void *run_keeper(void *arg)
         tierce__transits_reap(&engine->transits);
         if (!closing) {
             tierce__storage_probe(engine);
+            tierce__unsent_keep(engine);
             tierce__objects_purge(engine);
         }
         tierce__lock_take(&engine->lock);
@@ -485,7 +486,8 @@ static bool close_tiers(struct tierce_engine *engine)
         struct tierce__tier *tier = engine->levels[engine->level_count - 1].tier;
         if (!tier->ops->close(tier, engine->close_deadline_ns))
             return false;
-        tierce__health_fini(&engine->levels[--engine->level_count].health);
+        tierce__unsent_fini(&engine->levels[--engine->level_count]);
+        tierce__health_fini(&engine->levels[engine->level_count].health);
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     return true;
@@ -612,15 +614,22 @@ static void add_disk_stats(const struct tierce__level *level, struct tierce_engi
     out->disk_full_now = s.full || s.rejects;
 }
 
-static void add_remote_stats(const struct tierce__level *level, struct tierce_engine_stats *out)
+static void add_remote_stats(struct tierce__level *level, struct tierce_engine_stats *out)
 {
     TIERCE_DASSERT(level->origin == TIERCE_ORIGIN_REMOTE);
     struct tierce__tier_stats s;
+    struct tierce__unsent_report unsent;
+    tierce__unsent_report(level, &unsent);
     level->tier->ops->stats(level->tier, &s);
     out->remote_stored_chunks += (int64_t)s.put_chunks;
     out->remote_stored_bytes += (int64_t)s.put_bytes;
     out->remote_queued_bytes_now += (int64_t)s.queued_bytes;
+    out->remote_had_chunks += (int64_t)s.had_chunks;
     out->remote_dropped_puts += (int64_t)s.dropped_puts;
+    out->remote_unsent_chunks += (int64_t)unsent.chunks;
+    out->remote_unsent_now += (int64_t)unsent.waiting;
+    out->remote_sent_late_chunks += (int64_t)unsent.sent_late;
+    out->remote_lost_chunks += (int64_t)unsent.lost;
     out->remote_errors += (int64_t)s.errors;
     out->remotes_now++;
     out->remotes_in_service_now += tierce__health_serves(&level->health);

@@ -287,18 +287,18 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     char name[32];
     name_tier(name, sizeof(name), engine, connector->ops->scheme);
     struct tierce__tier *tier;
+    bool read_only = params.read_only || (connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0;
     rc = tierce__remote_open(
-        &tier,
-        &(struct tierce__remote_opts){
-            .size = sizeof(struct tierce__remote_opts),
-            .connector = connector,
-            .namespaces = engine->namespaces,
-            .queue_bytes = queue,
-            .writes = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REMOTE_WRITES),
-            .write_timeout_ms =
-                (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_WRITE),
-            .read_only = params.read_only || (connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0,
-            .name = name});
+        &tier, &(struct tierce__remote_opts){
+                   .size = sizeof(struct tierce__remote_opts),
+                   .connector = connector,
+                   .namespaces = engine->namespaces,
+                   .queue_bytes = queue,
+                   .writes = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REMOTE_WRITES),
+                   .write_timeout_ms =
+                       (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_WRITE),
+                   .read_only = read_only,
+                   .name = name});
     if (rc < 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", tierce_strerror(rc));
         (void)connector->ops->close(connector,
@@ -307,12 +307,14 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     }
     tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_REMOTE, "",
                              tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
-    engine->levels[engine->level_count - 1].store = number_store(url);
-    engine->levels[engine->level_count - 1].queue_bytes = queue;
-    engine->levels[engine->level_count - 1].connector = connector;
-    engine->levels[engine->level_count - 1].decodes = decodes;
-    TIERCE_DASSERT(engine->levels[engine->level_count - 1].health.shared);
-    return 0;
+    struct tierce__level *level = &engine->levels[engine->level_count - 1];
+    TIERCE_DASSERT(level->health.shared);
+    level->store = number_store(url);
+    level->queue_bytes = queue;
+    level->connector = connector;
+    level->decodes = decodes;
+    level->is_read_only = read_only;
+    return read_only ? 0 : tierce__unsent_init(level);
 }
 
 /* The operator may rely on them, encryption above all. */

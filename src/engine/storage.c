@@ -3,6 +3,8 @@
  * The storage manager: a waterfall of tiers under lookups, loads and stores. It knows the order of
  * the tiers and their breakers, and nothing of tokens or paged memory.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -19,7 +21,7 @@
 static void apply_change(struct tierce_engine *engine, size_t index,
                          enum tierce__health_change change, int status)
 {
-    const struct tierce__level *level = &engine->levels[index];
+    struct tierce__level *level = &engine->levels[index];
     TIERCE_DASSERT(index > 0 && index < TIERCE__TIERS_MAX);
     if (change == TIERCE__HEALTH_LOST) {
         tierce__fetches_abandon(engine, index);
@@ -34,7 +36,13 @@ static void apply_change(struct tierce_engine *engine, size_t index,
                     why[0] != '\0' ? " why=\"" : "", why, why[0] != '\0' ? "\"" : "");
     } else if (change == TIERCE__HEALTH_BACK) {
         tierce__count(engine, TIERCE__STAT_breaker_recoveries, 1);
-        tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", level->tier->ops->name);
+        struct tierce__unsent_report unsent;
+        char chunks[48] = "";
+        tierce__unsent_report(level, &unsent);
+        if (level->health.shared)
+            snprintf(chunks, sizeof(chunks), " unsent_chunks=%" PRIu64, unsent.waiting);
+        tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s%s", level->tier->ops->name,
+                    chunks);
     }
 }
 
@@ -624,6 +632,8 @@ int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms)
         int rc = flush(engine, level, deadline_ns, false);
         first = first == 0 ? rc : first;
     }
+    if (first == 0)
+        first = tierce__unsent_wait(engine, deadline_ns);
     TIERCE_DASSERT(first <= 0);
     return first;
 }

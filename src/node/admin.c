@@ -55,7 +55,13 @@ static void serve_readyz(void *arg, struct tierce__call *call)
     } else if (is_ready) { /* it serves, perhaps with less disk than configured */
         struct tierce_engine_stats stats = {.size = sizeof(stats)};
         tierce_engine_stats(node->engine, &stats);
-        word = tierce__engine_condition_name(tierce__engine_condition(&stats));
+        enum tierce__engine_condition state = tierce__engine_condition(&stats);
+        word = tierce__engine_condition_name(state);
+        if (state == TIERCE__ENGINE_DEGRADED) {
+            why[0] = ':';
+            why[1] = ' ';
+            tierce__engine_condition_reason(node->engine, state, why + 2);
+        }
     }
     snprintf(text, sizeof(text), "%s%s\n", word, why);
     tierce__call_reply_text(call, is_ready ? 200 : 503, text);

@@ -237,7 +237,8 @@ struct tierce__store_req {
      *
      * PUT to a connector: 0, or the length of the coded object, which is `length`; object_bytes is
      * that of the raw object. A store that cannot have another length may store `raw` in its place;
-     * NULL: it must not, because the object is encrypted.
+     * NULL: it must not, because the object is encrypted. [out] from a connector that encodes: the
+     * length of the coded object that was stored.
      */
     uint64_t coded_bytes;
     uint64_t stored;

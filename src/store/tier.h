@@ -48,6 +48,8 @@ struct tierce__tier_stats {
     uint64_t get_chunks; /* GETs that were served */
     uint64_t get_bytes;
     uint64_t evicted_chunks;
+    uint64_t had_chunks;   /* of put chunks that a shared tier's store had already; they are not
+                              counted in put_chunks */
     uint64_t dropped_puts; /* queue overflow */
     uint64_t errors;       /* device errors */
     uint64_t slots;        /* maximum number of chunks; 0: unlimited */

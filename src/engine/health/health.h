@@ -82,6 +82,9 @@ void tierce__health_fini(struct tierce__health *health);
 /* Whether an answer is a failure of the tier itself, as opposed to a valid negative answer. */
 bool tierce__health_is_fault(int status);
 
+/* Whether a store that can be read rejects writes with this status: it is full or read-only. */
+bool tierce__health_is_rejection(int status);
+
 /* Whether the request is a lookup that a remote store answered only in part, or did not answer
  * within a limit shorter than hang_ms. Such a lookup is not a failure. */
 bool tierce__health_is_unanswered(const struct tierce__health *health,

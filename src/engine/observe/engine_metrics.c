@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/observe/engine_metrics.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -111,6 +112,8 @@ static const struct tier_row {
     ROW("out_of_slots", out_of_slots, true,
         "Times that chunks were evicted, or a chunk rejected, for their number and not their "
         "bytes."),
+    ROW("had_chunks", had_chunks, true,
+        "Chunks not sent because the remote store had them already."),
     ROW("errors", errors, true, "Errors of the device."),
     ROW("connections", connections, false, "Connections to a remote store."),
     ROW("connects", connects, true, "Connections made to a remote store."),
@@ -128,6 +131,7 @@ struct tier_numbers {
     bool shared;       /* remote: no chunks, cap or evictions known */
     const char *state; /* of its breaker */
     struct tierce__tier_stats stats;
+    struct tierce__unsent_report unsent; /* of a remote store */
 };
 
 static const char *state_name(const struct tierce__health *health)
@@ -154,6 +158,8 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
         out[i].shared = level->health.shared;
         out[i].state = state_name(&level->health);
         level->tier->ops->stats(level->tier, &out[i].stats);
+        if (out[i].shared)
+            tierce__unsent_report(level, &out[i].unsent);
     }
     return engine->level_count;
 }
@@ -192,6 +198,66 @@ static void tell_hints(const struct tier_numbers *tiers, size_t count, bool retu
     }
 }
 
+static const struct unsent_row {
+    const char *name, *help;
+    size_t offset; /* of a uint64_t in struct tierce__unsent_report */
+    bool is_counter;
+} unsent_rows[] = {
+#define ROW(name, field, is_counter, help)                                                         \
+    {                                                                                              \
+        "tier." name, help, offsetof(struct tierce__unsent_report, field), is_counter              \
+    }
+    ROW("sent_late_chunks", sent_late, true,
+        "Chunks that a remote store did not get when they were stored, and that were sent later."),
+    ROW("lost_chunks", lost, true,
+        "Chunks that a remote store did not get, and that are not sent until they are stored "
+        "again."),
+    ROW("unsent_waiting", waiting, false,
+        "Chunks that a remote store did not get, and that are sent later if they are still held."),
+#undef ROW
+};
+
+static uint64_t unsent_value(const struct tier_numbers *tier, const struct unsent_row *row)
+{
+    TIERCE_DASSERT(row->offset + sizeof(uint64_t) <= sizeof(tier->unsent));
+    uint64_t value;
+    memcpy(&value, (const char *)&tier->unsent + row->offset, sizeof(value));
+    return value;
+}
+
+static void tell_unsent(const struct tier_numbers *tiers, size_t count,
+                        struct tierce__prometheus *text)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (size_t r = 0; r < (tiers[i].shared ? TIERCE__UNSENT_REASONS : 0); r++) {
+            struct tierce__metric_tag tags[] = {{"tier", tiers[i].name},
+                                                {"reason", tierce__unsent_reason_name(r)}};
+            tierce__prometheus_put(
+                text, &(struct tierce__metric){
+                          .name = "tier.unsent_chunks",
+                          .help = "Chunks that a remote store did not get when they were stored.",
+                          .is_counter = true,
+                          .value = (double)tiers[i].unsent.skipped[r],
+                          .tags = tags,
+                          .tag_count = 2});
+        }
+    }
+    for (size_t r = 0; r < sizeof(unsent_rows) / sizeof(unsent_rows[0]); r++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__metric_tag tag = {"tier", tiers[i].name};
+            if (tiers[i].shared)
+                tierce__prometheus_put(
+                    text, &(struct tierce__metric){
+                              .name = unsent_rows[r].name,
+                              .help = unsent_rows[r].help,
+                              .is_counter = unsent_rows[r].is_counter,
+                              .value = (double)unsent_value(&tiers[i], &unsent_rows[r]),
+                              .tags = &tag,
+                              .tag_count = 1});
+        }
+    }
+}
+
 static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *text)
 {
     struct tier_numbers tiers[TIERCE__TIERS_MAX];
@@ -223,6 +289,7 @@ static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *
                 .tags = &tag,
                 .tag_count = 1});
     }
+    tell_unsent(tiers, count, text);
 }
 
 /* Memory answers at once. */
@@ -284,9 +351,10 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
 
 enum tierce__engine_condition tierce__engine_condition(const struct tierce_engine_stats *stats)
 {
-    return stats->memory_only_now != 0 ? TIERCE__ENGINE_MEMORY_ONLY
-           : stats->disk_full_now != 0 ? TIERCE__ENGINE_DISK_FULL
-                                       : TIERCE__ENGINE_OK;
+    return stats->memory_only_now != 0                          ? TIERCE__ENGINE_MEMORY_ONLY
+           : stats->remotes_in_service_now < stats->remotes_now ? TIERCE__ENGINE_DEGRADED
+           : stats->disk_full_now != 0                          ? TIERCE__ENGINE_DISK_FULL
+                                                                : TIERCE__ENGINE_OK;
 }
 
 const char *tierce__engine_condition_name(enum tierce__engine_condition state)
@@ -296,13 +364,66 @@ const char *tierce__engine_condition_name(enum tierce__engine_condition state)
         return "ok";
     case TIERCE__ENGINE_DISK_FULL:
         return "disk full";
+    case TIERCE__ENGINE_DEGRADED:
+        return "degraded";
     case TIERCE__ENGINE_MEMORY_ONLY:
         return "memory only";
     }
     return "";
 }
 
+/* "out of service: " and the names of the remote stores that are. */
+static void name_stores_out(struct tierce_engine *engine, char text[TIERCE__ENGINE_REASON_BYTES])
+{
+    size_t used = (size_t)snprintf(text, TIERCE__ENGINE_REASON_BYTES, "out of service:");
+    const char *separator = " ";
+    for (size_t i = 1; i < engine->level_count; i++) {
+        const struct tierce__level *level = &engine->levels[i];
+        if (!level->health.shared || tierce__health_serves(&level->health))
+            continue;
+        int bytes = snprintf(text + used, TIERCE__ENGINE_REASON_BYTES - used, "%s%s", separator,
+                             level->tier->ops->name);
+        used += (size_t)bytes;
+        TIERCE_ASSERT(used < TIERCE__ENGINE_REASON_BYTES);
+        separator = ", ";
+    }
+}
+
+void tierce__engine_condition_reason(struct tierce_engine *engine,
+                                     enum tierce__engine_condition state,
+                                     char text[TIERCE__ENGINE_REASON_BYTES])
+{
+    text[0] = '\0';
+    switch (state) {
+    case TIERCE__ENGINE_OK:
+        break;
+    case TIERCE__ENGINE_DISK_FULL:
+        snprintf(text, TIERCE__ENGINE_REASON_BYTES,
+                 "the file system of disk.path has no room for new chunks");
+        break;
+    case TIERCE__ENGINE_DEGRADED:
+        name_stores_out(engine, text);
+        break;
+    case TIERCE__ENGINE_MEMORY_ONLY:
+        snprintf(text, TIERCE__ENGINE_REASON_BYTES,
+                 "disk.path cannot be used, or is out of service after errors");
+        break;
+    }
+}
+
 /* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void put_unsent(const struct tier_numbers *tier, struct tierce__json_write *json)
+{
+    tierce__json_write_open(json, "unsent_chunks", '{');
+    for (size_t r = 0; r < TIERCE__UNSENT_REASONS; r++)
+        tierce__json_write_signed(json, tierce__unsent_reason_name(r),
+                                  (int64_t)tier->unsent.skipped[r]);
+    tierce__json_write_close(json, '}');
+    for (size_t r = 0; r < sizeof(unsent_rows) / sizeof(unsent_rows[0]); r++)
+        tierce__json_write_signed(json, unsent_rows[r].name + strlen("tier."),
+                                  (int64_t)unsent_value(tier, &unsent_rows[r]));
+}
 
 static void put_tiers(struct tierce_engine *engine, struct tierce__json_write *json)
 {
@@ -318,6 +439,8 @@ static void put_tiers(struct tierce_engine *engine, struct tierce__json_write *j
         for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++)
             tierce__json_write_signed(json, tier_rows[r].name + strlen("tier."),
                                       (int64_t)tier_value(&tiers[i], &tier_rows[r]));
+        if (tiers[i].shared)
+            put_unsent(&tiers[i], json);
         tierce__json_write_close(json, '}');
     }
     tierce__json_write_close(json, ']');
@@ -336,8 +459,11 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
     memcpy(role, engine->role, sizeof(role));
     tierce__lock_drop(&engine->lock);
     tierce__json_write_text(&json, "role", role);
-    tierce__json_write_text(&json, "state",
-                            tierce__engine_condition_name(tierce__engine_condition(&stats)));
+    char reason[TIERCE__ENGINE_REASON_BYTES];
+    enum tierce__engine_condition state = tierce__engine_condition(&stats);
+    tierce__engine_condition_reason(engine, state, reason);
+    tierce__json_write_text(&json, "state", tierce__engine_condition_name(state));
+    tierce__json_write_text(&json, "state_reason", reason);
     tierce__json_write_text(&json, "disk_path", engine->disk_path);
     tierce__json_write_signed(&json, "uptime_ms",
                               (int64_t)((tierce__now_ns() - engine->opened_ns) / TIERCE__MS_NS));

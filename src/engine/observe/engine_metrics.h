@@ -28,9 +28,16 @@ extern const size_t tierce__engine_page_count;
 enum tierce__engine_condition {
     TIERCE__ENGINE_OK,
     TIERCE__ENGINE_DISK_FULL,   /* the file system of disk.path has no room */
+    TIERCE__ENGINE_DEGRADED,    /* a remote store is out of service */
     TIERCE__ENGINE_MEMORY_ONLY, /* disk.path is not in use: not usable, or out of service */
 };
 enum tierce__engine_condition tierce__engine_condition(const struct tierce_engine_stats *stats);
 const char *tierce__engine_condition_name(enum tierce__engine_condition state);
+
+/* The reason of the state, such as "out of service: redis, s3"; "" for OK. */
+#define TIERCE__ENGINE_REASON_BYTES 256u
+void tierce__engine_condition_reason(struct tierce_engine *engine,
+                                     enum tierce__engine_condition state,
+                                     char text[TIERCE__ENGINE_REASON_BYTES]);
 
 #endif

@@ -52,6 +52,7 @@ static void has_stored(struct tierce__store_req *inner)
     tierce__coded_object_forget(c, req->names);
     tierce__lock_drop(&c->lock);
     req->found = inner->found;
+    req->coded_bytes = inner->coded_bytes;
     req->repeats = inner->repeats;
     req->connected = inner->connected;
     req->status = inner->status;

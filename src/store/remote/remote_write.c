@@ -42,6 +42,7 @@ struct tierce__remote_put {
     int verdict; /* the answer of a put that is doomed */
     enum phase phase;
     bool called;                     /* it is one of remote->writes */
+    bool is_sent;                    /* the store has accepted it; else it had it already */
     struct tierce__remote_name name; /* of the call: the chunk's or its parent's */
 };
 _Static_assert(sizeof(struct tierce__remote_put) <=
@@ -76,6 +77,7 @@ static void answer_all(struct tierce__list *over)
         req->done = put->done;
         req->deadline_ns = put->deadline_ns;
         req->found = 0;
+        req->coded_bytes = 0;
         req->names = NULL;
         req->name_count = 0;
         req->length = 0;
@@ -272,9 +274,11 @@ static void finish_locked(struct tierce__remote_put *put, int verdict)
     struct tierce__remote *remote = put->remote;
     struct tierce__list over;
     tierce__list_init(&over);
-    if (verdict == 0) {
+    if (verdict == 0 && !put->is_sent) {
+        remote->stats.had_chunks++;
+    } else if (verdict == 0) {
         remote->stats.put_chunks++;
-        remote->stats.put_bytes += put->req->object_bytes;
+        remote->stats.put_bytes += tierce__store_put_bytes(put->req);
     } else if (verdict != TIERCE_E_REFUSED && verdict != TIERCE_E_CANCELLED &&
                verdict != TIERCE_E_FULL && verdict != TIERCE_E_NO_KEY) {
         remote->stats.errors++;
@@ -449,7 +453,8 @@ static void run_put(struct tierce__remote_event *event)
         break;
     case SEND: /* it may have come also where sending it seems to have failed */
         note_permission(put->remote, put->req->status);
-        if (status == 0 && asks_itself(put->remote) && put->req->found == 1)
+        put->is_sent = !asks_itself(put->remote) || put->req->found == 0;
+        if (status == 0 && !put->is_sent)
             finish(put,
                    keeps_locked(put) ? TIERCE_E_REFUSED : 0); /* as after CHECK: it is not undone */
         else if (status == 0 || is_doomed(put))

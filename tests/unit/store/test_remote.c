@@ -22,7 +22,9 @@ START_TEST(what_the_store_has_is_not_sent_again)
     check(put(1), 0);
     check(put(1), 0);
     ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 1);
-    ck_assert_uint_eq(stats().put_chunks, 2);
+    ck_assert_uint_eq(stats().put_chunks, 1); /* stored means stored */
+    ck_assert_uint_eq(stats().put_bytes, BYTES);
+    ck_assert_uint_eq(stats().had_chunks, 1);
     close_tier();
 }
 END_TEST
@@ -221,6 +223,8 @@ START_TEST(a_connector_may_ask_by_itself)
     check(put_after(2, 1), 0);
     ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_LOOKUP), 0);
     ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 3);
+    ck_assert_uint_eq(stats().put_chunks, 2);
+    ck_assert_uint_eq(stats().had_chunks, 1);
     store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *first = put(5), *second = put_after(2, 5), *third = put_after(6, 5);
     store_connector_fail(store, TIERCE__STORE_PUT, -EBUSY, 1, false);

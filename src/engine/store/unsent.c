@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/store/unsent.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "engine/engine.h"
+#include "engine/observe/operate.h"
+#include "engine/store/chunk_copy.h"
+
+#define LOOK_NS         (100 * TIERCE__MS_NS)       /* for changes that nothing announces */
+#define DROPS_GATHER_NS (1000 * TIERCE__MS_NS)      /* from the first dropped chunk to its line */
+#define DROPS_PERIOD_NS (60 * 1000 * TIERCE__MS_NS) /* between two lines of a store */
+
+static const char *name_of(const struct tierce__level *level)
+{
+    return level->tier->ops->name;
+}
+
+const char *tierce__unsent_reason_name(enum tierce__unsent_reason reason)
+{
+    static const char *const names[TIERCE__UNSENT_REASONS] = {
+        [TIERCE__UNSENT_DOWN] = "down",       [TIERCE__UNSENT_FAILED] = "failed",
+        [TIERCE__UNSENT_QUEUE] = "queue",     [TIERCE__UNSENT_NO_KEY] = "no_key",
+        [TIERCE__UNSENT_REFUSED] = "refused",
+    };
+    TIERCE_ASSERT(reason < TIERCE__UNSENT_REASONS);
+    return names[reason];
+}
+
+struct tierce__unsent_chunk {
+    struct tierce__storage_chunk record;
+    uint64_t serial; /* not 0; later chunks have greater ones */
+};
+
+int tierce__unsent_init(struct tierce__level *level)
+{
+    TIERCE_DASSERT(level->health.shared && level->unsent.chunks == NULL);
+    level->unsent.chunks = tierce__calloc(TIERCE__UNSENT_MAX, sizeof(*level->unsent.chunks));
+    return level->unsent.chunks != NULL ? 0 : -ENOMEM;
+}
+
+void tierce__unsent_fini(struct tierce__level *level)
+{
+    TIERCE_DASSERT(!level->unsent.has_thread);
+    tierce__free(level->unsent.chunks);
+    level->unsent.chunks = NULL;
+}
+
+/* ---- what was not sent ----------------------------------------------------------------------- */
+
+static enum tierce__unsent_reason reason_of(int status)
+{
+    TIERCE_DASSERT(status < 0);
+    return status == TIERCE_E_DOWN           ? TIERCE__UNSENT_DOWN
+           : status == TIERCE_E_FULL         ? TIERCE__UNSENT_QUEUE
+           : status == TIERCE_E_NO_KEY       ? TIERCE__UNSENT_NO_KEY
+           : tierce__health_is_fault(status) ? TIERCE__UNSENT_FAILED
+                                             : TIERCE__UNSENT_REFUSED;
+}
+
+static bool is_outage(int status)
+{
+    return tierce__health_is_fault(status) && !tierce__health_is_rejection(status);
+}
+
+/* Chunks that wait, and those that are being sent. Under ENGINE. */
+static uint64_t waiting(const struct tierce__unsent *u)
+{
+    return (uint64_t)u->count + u->sending;
+}
+
+/* Whether the chunk may be sent later. Only an outage and a full queue end by themselves. A chunk
+ * whose predecessor is missing in the store may follow one that waits. Under ENGINE. */
+static bool may_wait(const struct tierce__unsent *u, const struct tierce__storage_chunk *chunk,
+                     int status, bool is_late)
+{
+    if (u->chunks == NULL || u->stops)
+        return false;
+    bool follows = status == TIERCE_E_REFUSED && chunk->has_parent &&
+                   (is_late ? u->pass_fails : waiting(u) > 0);
+    return is_outage(status) || status == TIERCE_E_FULL || follows;
+}
+
+static struct tierce__unsent_chunk *at(const struct tierce__unsent *u, uint32_t index)
+{
+    TIERCE_DASSERT(u->first < TIERCE__UNSENT_MAX);
+    return &u->chunks[(u->first + index) % TIERCE__UNSENT_MAX];
+}
+
+/* The oldest is the least likely to be held still. Under ENGINE. */
+static struct tierce__unsent_chunk take_oldest(struct tierce__unsent *u)
+{
+    TIERCE_DASSERT(u->count > 0);
+    struct tierce__unsent_chunk oldest = *at(u, 0);
+    u->first = (u->first + 1) % TIERCE__UNSENT_MAX;
+    u->count--;
+    return oldest;
+}
+
+/* late: the serial of a chunk that gets its place back. Such chunks are older than those that have
+ * not been sent in this pass, so that the loop is short. Under ENGINE. */
+static void remember(struct tierce__unsent *u, const struct tierce__storage_chunk *chunk,
+                     uint64_t late)
+{
+    TIERCE_DASSERT(u->count <= TIERCE__UNSENT_MAX);
+    if (u->count == TIERCE__UNSENT_MAX) {
+        u->lost++;
+        if (late != 0)
+            return;
+        (void)take_oldest(u);
+    }
+    uint32_t place = late != 0 ? 0 : u->count;
+    u->first = (u->first + (late != 0 ? TIERCE__UNSENT_MAX - 1 : 0)) % TIERCE__UNSENT_MAX;
+    u->count++;
+    for (; late != 0 && place + 1 < u->count && at(u, place + 1)->serial < late; place++)
+        *at(u, place) = *at(u, place + 1);
+    *at(u, place) =
+        (struct tierce__unsent_chunk){.record = *chunk, .serial = late != 0 ? late : ++u->serial};
+}
+
+/* Whether an outage begins with a chunk that waits. Under ENGINE. */
+static bool begin_outage(struct tierce__unsent *u, int status)
+{
+    if (!is_outage(status) || u->is_outage)
+        return false;
+    u->is_outage = true;
+    u->from_late = u->sent_late;
+    u->from_lost = u->lost;
+    return true;
+}
+
+/* Returns whether an outage begins. Under ENGINE. */
+static bool note_failure(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
+                         int status, bool remembers, uint64_t late)
+{
+    struct tierce__unsent *u = &level->unsent;
+    bool is_late = late != 0;
+    TIERCE_DASSERT(status < 0);
+    u->pass_fails |= is_late && (is_outage(status) || status == TIERCE_E_FULL);
+    bool delays = is_outage(status) ? status != TIERCE_E_DOWN : is_late && status == TIERCE_E_FULL;
+    if (delays)
+        u->try_ns = tierce__now_ns() + level->health.limits.retry_ms * TIERCE__MS_NS;
+    if (!remembers || !may_wait(u, chunk, status, is_late)) {
+        u->lost++;
+        return false;
+    }
+    bool begins = begin_outage(u, status);
+    remember(u, chunk, late);
+    return begins;
+}
+
+void tierce__unsent_note(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
+                         int status, bool remembers, uint64_t late)
+{
+    struct tierce__unsent *u = &level->unsent;
+    bool is_late = late != 0;
+    TIERCE_DASSERT(status <= 0 && (is_late || status < 0));
+    bool is_revoked = status == TIERCE_E_CANCELLED || status == TIERCE_E_CLOSED;
+    bool begins = false;
+    if (!level->health.shared || level->is_read_only || (!is_late && is_revoked))
+        return;
+    tierce__lock_take(&level->engine->lock);
+    if (is_late) {
+        TIERCE_DASSERT(u->sending > 0);
+        u->sending--;
+    } else {
+        enum tierce__unsent_reason reason = reason_of(status);
+        u->skipped[reason]++;
+        if (reason == TIERCE__UNSENT_QUEUE && u->drop_ns == 0)
+            u->drop_ns = tierce__now_ns();
+    }
+    if (status == 0)
+        u->sent_late++;
+    else
+        begins = note_failure(level, chunk, status, remembers, late);
+    tierce__lock_drop(&level->engine->lock);
+    if (begins)
+        tierce__log(
+            TIERCE_LOG_WARN, "remote_chunks_unsent",
+            "tier=%s reason=%s effect=\"the last %u chunks are sent when the store is back, "
+            "if they are still in memory or on disk\"",
+            name_of(level), tierce__unsent_reason_name(reason_of(status)), TIERCE__UNSENT_MAX);
+}
+
+/* ---- sending it late ------------------------------------------------------------------------- */
+
+/* Under ENGINE. */
+static bool may_send(const struct tierce__level *level)
+{
+    const struct tierce__unsent *u = &level->unsent;
+    return !u->stops && u->count > 0 && tierce__health_serves(&level->health) &&
+           tierce__engine_mode(level->engine) == TIERCE_MODE_NORMAL &&
+           tierce__now_ns() >= u->try_ns;
+}
+
+/* Late chunks leave half of the queue to new ones, which would drop them. Under ENGINE. */
+static bool has_room(const struct tierce__level *level)
+{
+    const struct tierce__unsent *u = &level->unsent;
+    uint64_t bytes = at(u, 0)->record.object_bytes;
+    return level->unwritten_bytes == 0 || level->unwritten_bytes + bytes <= level->queue_bytes / 2;
+}
+
+/* The chunk from memory or from a local tier [transfer], or NULL. */
+static struct tierce__buf *find(struct tierce_engine *engine,
+                                const struct tierce__storage_chunk *chunk)
+{
+    struct tierce__buf *buf = tierce__storage_lease(engine, &chunk->key);
+    for (size_t i = 1; i < engine->level_count && buf == NULL; i++) {
+        struct tierce__storage_form form;
+        int status;
+        if (engine->levels[i].health.shared)
+            break;
+        if (tierce__storage_measure(engine, i, &chunk->key,
+                                    tierce__deadline_in_ms(engine->settings.load_ms), &form) == 0)
+            buf = tierce__chunk_read(engine, i, chunk, NULL, &status);
+    }
+    return buf;
+}
+
+static void send_one(struct tierce__level *level, const struct tierce__unsent_chunk *late)
+{
+    struct tierce_engine *engine = level->engine;
+    const struct tierce__storage_chunk *chunk = &late->record;
+    uint64_t era = tierce__era_of_read(engine);
+    struct tierce__buf *buf = find(engine, chunk);
+    bool is_held = buf != NULL && buf->bytes >= chunk->object_bytes;
+    if (is_held && tierce__era_enter(engine, era)) {
+        tierce__storage_write_late(engine, (size_t)(level - engine->levels), chunk, late->serial,
+                                   buf);
+        tierce__era_leave(engine, era);
+    } else {
+        tierce__unsent_note(level, chunk, TIERCE_E_MISS, false, late->serial);
+    }
+    tierce__buf_release(buf);
+}
+
+/* Blocks for a change of the engine, but not for long. Under ENGINE. */
+static void look_later(struct tierce_engine *engine)
+{
+    (void)tierce__cond_wait(&engine->changed, &engine->lock, tierce__now_ns() + LOOK_NS);
+}
+
+/* The line at the end of an outage. Returns false if chunks still wait. Under ENGINE. */
+static bool end_outage(struct tierce__unsent *u, uint64_t *sent, uint64_t *lost)
+{
+    if (!u->is_outage || waiting(u) > 0)
+        return false;
+    u->is_outage = false;
+    *sent = u->sent_late - u->from_late;
+    *lost = u->lost - u->from_lost;
+    return true;
+}
+
+static void *run_sender(void *arg)
+{
+    struct tierce__level *level = arg;
+    struct tierce_engine *engine = level->engine;
+    struct tierce__unsent *u = &level->unsent;
+    bool is_first = true;
+    uint64_t sent, lost;
+    tierce__lock_take(&engine->lock);
+    u->pass_fails = false;
+    while (may_send(level) && !u->pass_fails) {
+        if (!has_room(level)) {
+            look_later(engine);
+            continue;
+        }
+        struct tierce__unsent_chunk chunk = take_oldest(u);
+        u->sending++;
+        tierce__lock_drop(&engine->lock);
+        send_one(level, &chunk);
+        tierce__lock_take(&engine->lock);
+        while (is_first && u->sending > 0 && !u->stops)
+            look_later(engine);
+        is_first = false;
+    }
+    while (u->sending > 0 && !u->stops)
+        look_later(engine);
+    bool is_over = end_outage(u, &sent, &lost);
+    u->runs = false;
+    tierce__cond_broadcast(&engine->changed);
+    tierce__lock_drop(&engine->lock);
+    if (is_over)
+        tierce__log(TIERCE_LOG_WARN, "remote_chunks_sent",
+                    "tier=%s sent=%" PRIu64 " lost=%" PRIu64 "%s", name_of(level), sent, lost,
+                    lost > 0 ? " hint=\"lost chunks are sent when they are stored again\"" : "");
+    return NULL;
+}
+
+/* Under ENGINE. Returns whether there was a thread, which has ended. */
+static bool take_thread(struct tierce__unsent *u, pthread_t *thread)
+{
+    bool has = u->has_thread && !u->runs;
+    *thread = u->thread;
+    u->has_thread = u->has_thread && !has;
+    return has;
+}
+
+static void start_sender(struct tierce__level *level)
+{
+    struct tierce_engine *engine = level->engine;
+    struct tierce__unsent *u = &level->unsent;
+    pthread_t old;
+    tierce__lock_take(&engine->lock);
+    bool starts = !u->runs && may_send(level);
+    bool had_thread = starts && take_thread(u, &old);
+    u->runs = u->runs || starts;
+    tierce__lock_drop(&engine->lock);
+    if (!starts)
+        return;
+    if (had_thread)
+        pthread_join(old, NULL);
+    tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(!u->has_thread);
+    u->has_thread = pthread_create(&u->thread, NULL, run_sender, level) == 0;
+    u->runs = u->has_thread;
+    if (!u->has_thread) /* the next attempt is as late as after a failure */
+        u->try_ns = tierce__now_ns() + level->health.limits.retry_ms * TIERCE__MS_NS;
+    tierce__lock_drop(&engine->lock);
+}
+
+/* ---- the keeper, and the end ----------------------------------------------------------------- */
+
+static void log_drops(struct tierce__level *level)
+{
+    struct tierce__unsent *u = &level->unsent;
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&level->engine->lock);
+    bool logs = u->drop_ns != 0 && now_ns >= u->drop_ns + DROPS_GATHER_NS &&
+                (u->logged_ns == 0 || now_ns >= u->logged_ns + DROPS_PERIOD_NS);
+    uint64_t drops = u->skipped[TIERCE__UNSENT_QUEUE];
+    uint64_t news = drops - u->drops_logged, queue_bytes = level->queue_bytes;
+    if (logs) {
+        u->drops_logged = drops;
+        u->drop_ns = 0;
+        u->logged_ns = now_ns;
+    }
+    tierce__lock_drop(&level->engine->lock);
+    if (logs)
+        tierce__log(TIERCE_LOG_WARN, "remote_puts_dropped",
+                    "tier=%s dropped=%" PRIu64 " total=%" PRIu64 " queue_bytes=%" PRIu64
+                    " hint=\"chunks are stored faster than the store takes them: raise "
+                    "remote.queue for bursts; if it lasts, raise remote.writes or use "
+                    "remote.codec=lossless\"",
+                    name_of(level), news, drops, queue_bytes);
+}
+
+void tierce__unsent_keep(struct tierce_engine *engine)
+{
+    for (size_t i = 1; i < engine->level_count; i++) {
+        if (!engine->levels[i].health.shared)
+            continue;
+        log_drops(&engine->levels[i]);
+        start_sender(&engine->levels[i]);
+    }
+}
+
+void tierce__unsent_stop(struct tierce_engine *engine)
+{
+    for (size_t i = 1; i < engine->level_count; i++) {
+        struct tierce__level *level = &engine->levels[i];
+        struct tierce__unsent *u = &level->unsent;
+        tierce__lock_take(&engine->lock);
+        u->stops = true;
+        bool had_thread = u->has_thread;
+        u->has_thread = false;
+        uint64_t left = u->count;
+        tierce__cond_broadcast(&engine->changed);
+        tierce__lock_drop(&engine->lock);
+        if (had_thread)
+            pthread_join(u->thread, NULL);
+        if (left > 0)
+            tierce__log(TIERCE_LOG_WARN, "remote_chunks_left",
+                        "tier=%s chunks=%" PRIu64
+                        " reason=\"the engine was closed before they were "
+                        "sent\"",
+                        name_of(level), left);
+    }
+}
+
+/* Whether the level has chunks of an outage, and whether they are sent soon. Under ENGINE. */
+static bool has_outage(const struct tierce__level *level, bool *is_soon)
+{
+    const struct tierce__unsent *u = &level->unsent;
+    if (!u->is_outage || waiting(u) == 0)
+        return false;
+    *is_soon = u->sending > 0 || u->runs || may_send(level);
+    return true;
+}
+
+int tierce__unsent_wait(struct tierce_engine *engine, uint64_t deadline_ns)
+{
+    int rc = 0;
+    bool again = true;
+    tierce__lock_take(&engine->lock);
+    while (again) {
+        rc = 0;
+        again = false;
+        for (size_t i = 1; i < engine->level_count; i++) {
+            bool is_soon;
+            if (!has_outage(&engine->levels[i], &is_soon))
+                continue;
+            rc = TIERCE_E_DOWN;
+            again |= is_soon;
+        }
+        if (again && tierce__now_ns() >= deadline_ns) {
+            rc = TIERCE_E_DEADLINE;
+            break;
+        }
+        if (again)
+            look_later(engine);
+    }
+    tierce__lock_drop(&engine->lock);
+    return rc;
+}
+
+void tierce__unsent_report(struct tierce__level *level, struct tierce__unsent_report *out)
+{
+    const struct tierce__unsent *u = &level->unsent;
+    tierce__lock_take(&level->engine->lock);
+    *out = (struct tierce__unsent_report){
+        .sent_late = u->sent_late, .lost = u->lost, .waiting = waiting(u)};
+    for (size_t i = 0; i < TIERCE__UNSENT_REASONS; i++) {
+        out->skipped[i] = u->skipped[i];
+        out->chunks += u->skipped[i];
+    }
+    tierce__lock_drop(&level->engine->lock);
+    TIERCE_DASSERT(out->chunks == out->sent_late + out->lost + out->waiting);
+}
