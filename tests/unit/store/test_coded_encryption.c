@@ -471,6 +471,7 @@ START_TEST(a_touch_does_not_renew_a_chunk_without_its_key)
         s.tier->ops->touch(s.tier,
                            &(struct tierce__tier_uses){.keys = &first, .count = 1, .used = 1});
         ck_assert_int_eq(coded_put(&s, n, CODED_NOISE), 0);
+        ck_assert_int_eq(store_flush(&s), 0); /* chunks that are not durable are not evicted */
     }
     store_close(&s);
     open_with(NULL, old); /* where it would be found again */
