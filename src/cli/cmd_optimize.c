@@ -63,9 +63,10 @@ const char *const tierce__cli_optimize_help[] = {
     "                    folder that it names, unless TRACE and --kvcm-csv are given\n"
     "\n",
     "Policies: lru, fifo, mru, lfu, sieve, s3fifo, s3fifo-lcs, arc, leaf-lru, ttl, sampled-lru,\n"
-    "hazard, belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
+    "hazard, belady, hazard-oracle, infinite, kvcm-lru, kvcm-random-lru,\n"
+    "kvcm-leaf-aware-lru.\n"
     "belady uses knowledge of the future: no policy has more hits, except with window:N.\n"
-    "infinite keeps everything.\n"
+    "hazard-oracle is hazard with hints that are always true. infinite keeps everything.\n"
     "\n"
     "Exit status: 0 success, 1 the trace cannot be read or a result cannot be written, 2 invalid\n"
     "arguments, or invalid content of a file that they name.\n",
