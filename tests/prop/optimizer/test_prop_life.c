@@ -256,7 +256,7 @@ START_TEST(blocks_in_a_cache_live_as_in_its_replay)
                 .cache = &cache, .capacity = 1 + test_random_below(&random, 40), .ttl_us = 500};
             struct tierce__life_cached life;
             int rc = tierce__life_replay(&life, recording, &point);
-            if (cache.kind == TIERCE__CACHE_BELADY || cache.kind == TIERCE__CACHE_KVCM) {
+            if (tierce__cache_foresees(&cache) || cache.kind == TIERCE__CACHE_KVCM) {
                 ck_assert_int_eq(rc, TIERCE_E_ARGUMENT);
                 continue;
             }

@@ -84,7 +84,7 @@ static int left_count;
 /* Reads a line of words between spaces, as the verb 1. */
 static int read_line(const char *line)
 {
-    static char text[512];
+    static char text[1024];
     char *rest = NULL;
     snprintf(text, sizeof(text), "%s", line);
     memset(&values, 0, sizeof(values));
@@ -192,9 +192,12 @@ START_TEST(test_wrong_values)
     refused("--number 1x", "test: --number requires a number up to 10: \"1x\"");
     refused("--list a,bad,c", "test: --list is bad");
     ck_assert_str_eq(values.list, "[a]");
-    refused("--list 1234567890123456789012345678901234567890123456789012345678901234",
-            "test: \"123456789012345678901234567890123456789012345678901234567890...\" is too long "
-            "for an element of a list");
+    char line[600] = "--list ";
+    while (strlen(line) < strlen("--list ") + 512)
+        strcat(line, "1234567890123456");
+    refused(line,
+            "test: \"123456789012345612345678901234561234567890123456123456789012...\" is too "
+            "long for an element of a list");
 }
 END_TEST
 
