@@ -3,6 +3,8 @@
 
 import json
 import logging
+import os
+import subprocess
 import sys
 import time
 from array import array
@@ -57,7 +59,7 @@ def settings(monkeypatch):
             monkeypatch.setenv("TIERCE_" + name.upper(), str(value))
 
     monkeypatch.delenv("TIERCE_CONFIG", raising=False)
-    change(memory_size="16MiB", disk_path="", chunk_tokens=CHUNK, chunk_tail="false")
+    change(memory_size="16MiB", disk_path="", chunk_tokens=CHUNK)
     return change
 
 
@@ -99,6 +101,22 @@ def test_a_prompt_comes_back_in_another_engine(engine, disk):
     matched, ids = second.prefill(request)
     assert matched == 6 * BLOCK and second.is_right(request, ids)
     second.finish(request, ids)
+
+
+@pytest.mark.parametrize("tail, found", [("true", 5 * BLOCK), ("false", 4 * BLOCK)])
+def test_the_partial_chunk_at_the_end_of_a_prompt(engine, settings, tail, found):
+    settings(chunk_tail=tail)
+    it = engine()
+    stored(it, PROMPT[:5 * BLOCK + 2])
+    request = Request(PROMPT[:5 * BLOCK + 2])
+    matched, ids = it.prefill(request)
+    assert matched == found and it.is_right(request, ids)
+    it.finish(request, ids)
+    request = Request(list(PROMPT))  # the chunk is complete now
+    matched, ids = it.prefill(request)
+    assert matched == found and it.is_right(request, ids)
+    it.finish(request, ids)
+    assert stored(it) == 6 * BLOCK
 
 
 def test_the_last_token_is_computed(engine):
@@ -196,6 +214,15 @@ def test_generated_tokens_are_stored_if_it_is_set(engine, settings, save_decode)
     matched, ids = it.prefill(again)
     assert matched == (8 * BLOCK if save_decode == "true" else 6 * BLOCK)
     assert all((it.pools[0].read(ids[b]) == tensorrt_engine.kv_of(request.tokens, b, 0)).all() for b in range(matched // BLOCK - 2))
+
+
+def test_dummy_requests_are_ignored(engine):
+    it = engine()
+    stored(it)
+    request = Request(list(PROMPT))
+    request.is_dummy_request = True
+    matched, ids = it.prefill(request)
+    assert matched == 0 and not it.scheduler.live
 
 
 def test_a_message_is_used_once(engine):
@@ -332,6 +359,14 @@ def test_the_end_of_the_node_after_a_promise_ends_the_engine(engine, node):
 # ---- starts that are rejected
 
 
+def test_the_package_names_what_it_lacks():
+    code = ("import tierce.tensorrt_llm as package\nassert package.__all__ == ['TierceScheduler', 'TierceWorker']\n"
+            "try:\n    package.TierceWorker\nexcept ModuleNotFoundError as error:\n    print(error.name)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False,
+                          env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "python")})
+    assert done.stdout == "tensorrt_llm\n", done.stderr
+
+
 @pytest.mark.parametrize("changes, text", [
     ({"pipeline_parallel_size": 2}, r"pipeline parallelism of TensorRT-LLM \(pipeline_parallel_size: 2\)"),
     ({"context_parallel_size": 2}, "context parallelism"),
@@ -342,7 +377,7 @@ def test_the_end_of_the_node_after_a_promise_ends_the_engine(engine, node):
     ({"lora_config": Thing()}, "LoRA adapters"),
     ({"sparse_attention_config": Thing()}, "sparse attention"),
     ({"cache_transceiver_config": Thing()}, "disaggregated serving"),
-    ({"checkpoint_loader": Thing()}, "own checkpoint loader"),
+    ({"checkpoint_loader": Thing()}, "custom checkpoint loader"),
     ({"load_format": Thing(name="DUMMY")}, "load_format DUMMY cannot be fingerprinted; accepted: auto"),
     ({"tensor_parallel_size": 2}, "1 ranks, but tensor_parallel_size is 2"),
     ({"kv_enable_partial_reuse": True}, "reuse of partial blocks .*set it to false"),

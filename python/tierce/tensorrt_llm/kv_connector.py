@@ -285,7 +285,7 @@ class TierceScheduler(KvCacheConnectorScheduler):
     def get_num_new_matched_tokens(self, request, num_computed_tokens: int) -> tuple[int, bool]:
         self.end(request.request_id)
         worker = self.worker
-        if worker is None:
+        if worker is None or getattr(request, "is_dummy_request", False):  # of a warm-up, or that pads a batch
             return 0, False
         salt = llm_arguments.salt_of(request)
         if salt is None:

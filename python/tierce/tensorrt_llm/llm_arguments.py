@@ -33,7 +33,7 @@ REJECTED = {
     "lora_config": (is_set, "LoRA adapters", REMEDY),
     "cache_transceiver_config": (is_set, "disaggregated serving", REMEDY),
     "sparse_attention_config": (is_set, "sparse attention", REMEDY),
-    "checkpoint_loader": (is_set, "weights of an own checkpoint loader, which cannot be fingerprinted", REMEDY),
+    "checkpoint_loader": (is_set, "weights from a custom checkpoint loader, which cannot be fingerprinted,", REMEDY),
     "kv_cache_config.enable_partial_reuse": (is_set, "reuse of partial blocks", "set it to false"),
     "kv_cache_config.use_kv_cache_manager_v2": (lambda value: value is True, "KVCacheManagerV2", "set it to false"),
     "kv_cache_config.host_cache_size": (bool, "TensorRT-LLM's own cache in host memory", "set it to 0; Tierce takes its place"),

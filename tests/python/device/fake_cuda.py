@@ -31,8 +31,10 @@ class Gpu:
         torch.cuda.Stream = lambda device=None: self.second  # the driver has few
         torch.cuda.Event = lambda enable_timing=False: Event(self)
         torch.cuda.current_stream = lambda device=None: self.stream
+        torch.cuda.synchronize = lambda device=None: self.synchronize()
         torch.cuda.is_current_stream_capturing = lambda: self.capturing
         self.stream = self.second = None
+        self.streams = []  # all of them
 
     def start(self):
         """Does the same as torch when a program first uses a GPU."""
@@ -71,6 +73,10 @@ class Gpu:
 
     def release(self):
         self.driver.cuda_fake_hold(False)
+
+    def synchronize(self):
+        for stream in self.streams:
+            self.call("cuStreamSynchronize", stream.handle)
 
     def allocate(self, count):
         """A tensor of `size` bytes that the processor cannot access."""
@@ -122,6 +128,7 @@ class Stream:
     def __init__(self, gpu):
         self.gpu, self.handle = gpu, ctypes.c_void_p()
         gpu.call("cuStreamCreate", ctypes.byref(self.handle), 1)
+        gpu.streams.append(self)
 
     @property
     def cuda_stream(self):

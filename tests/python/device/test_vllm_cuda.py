@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector with KV in the memory of a GPU: on the driver of tests/support/cuda, which takes the place of a real
+"""The connectors with KV in the memory of a GPU: on the driver of tests/support/cuda, which takes the place of a real
 one. So the tests of each of the files below run in a process of their own."""
 
 import importlib.util
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parents[2] / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
-FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_blend.py", "cuda_failure.py"]
+FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_blend.py", "cuda_failure.py", "cuda_tensorrt_llm.py"]
 SECONDS = 540  # for a file, and for the start before the first one
 
 

@@ -105,6 +105,12 @@ def test_it_is_small_and_names_its_oldest_system(wheel):
     assert re.fullmatch(r"tierce-[0-9.]+-cp311-abi3-manylinux_2_34_(x86_64|aarch64)\.whl", wheel.name)
 
 
+def test_it_has_the_connectors_and_the_types(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        assert {"tierce/_core.pyi", "tierce/py.typed", "tierce/vllm/connector.py", "tierce/sglang/hicache.py",
+                "tierce/tensorrt_llm/__init__.py", "tierce/tensorrt_llm/kv_connector.py"} <= set(archive.namelist())
+
+
 def test_each_library_has_its_notice(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
