@@ -145,6 +145,8 @@ static bool note_failure(struct tierce__level *level, const struct tierce__stora
     bool delays = is_outage(status) ? status != TIERCE_E_DOWN : is_late && status == TIERCE_E_FULL;
     if (delays)
         u->try_ns = tierce__now_ns() + level->health.limits.retry_ms * TIERCE__MS_NS;
+    else if (is_late && status == TIERCE_E_DOWN) /* a link waits before it connects again */
+        u->try_ns = tierce__now_ns() + LOOK_NS;
     if (!remembers || !may_wait(u, chunk, status, is_late)) {
         u->lost++;
         return false;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks that a remote store does not get are counted, logged, and sent when the store is back. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "check_main.h"
 #include "delay_proxy.h"
 #include "engine/observe/engine_metrics.h"
@@ -19,12 +20,14 @@ static char remote[48];
 static struct tierce__tier *fault;
 static size_t level; /* of the remote store */
 
+static const char *errors_max = "1";
+
 static void open_engine(bool disk, const char *parameters)
 {
     char url[96];
     snprintf(url, sizeof(url), "file://%s%s", remote, parameters);
     fx_open(&fx, disk,
-            (const char *const[]){"remote.urls", url, "breaker.errors", "1", "breaker.retry",
+            (const char *const[]){"remote.urls", url, "breaker.errors", errors_max, "breaker.retry",
                                   "20ms", "memory.size", "16MiB", NULL});
     level = fx.engine->level_count - 1;
     fault = fx_wrap(&fx, level);
@@ -192,6 +195,31 @@ START_TEST(a_pass_that_fails_is_repeated)
 }
 END_TEST
 
+static uint64_t next_try_ns(void)
+{
+    tierce__lock_take(&fx.engine->lock);
+    uint64_t next_ns = fx.engine->levels[level].unsent.try_ns;
+    tierce__lock_drop(&fx.engine->lock);
+    return next_ns;
+}
+
+/* Links that wait before they connect again refuse at once, which does not count for the breaker.
+ */
+START_TEST(a_store_that_refuses_at_once_is_not_asked_all_the_time)
+{
+    errors_max = "1000000";
+    start(false, "");
+    fail_puts(TIERCE_E_DOWN, 0);
+    uint64_t began_ns = tierce__now_ns();
+    store(1);
+    WAIT_FOR(next_try_ns() > began_ns);
+    ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 1);
+    tierce__fault_set(fault, TIERCE__STORE_PUT, NULL);
+    WAIT_FOR(fx_stats(&fx).remote_sent_late_chunks == CHUNKS);
+    end();
+}
+END_TEST
+
 /* A real store behind a network of 30 ms, a queue for two prompts, and stores that are faster: what
  * the queue dropped follows. */
 START_TEST(a_burst_reaches_a_slow_store)
@@ -329,7 +357,9 @@ END_TEST
 
 CHECK_MAIN("unsent", .seconds = 180,
            .tests = {chunks_that_are_gone_are_lost, an_engine_that_closes_with_them_logs_it,
-                     chunks_that_a_full_queue_dropped_are_sent_later, a_burst_reaches_a_slow_store,
+                     chunks_that_a_full_queue_dropped_are_sent_later,
+                     a_store_that_refuses_at_once_is_not_asked_all_the_time,
+                     a_burst_reaches_a_slow_store,
                      a_chunk_without_a_key_and_its_successors_are_counted,
                      a_successor_of_a_chunk_that_waits_is_sent_after_it,
                      only_the_last_ones_are_remembered,
