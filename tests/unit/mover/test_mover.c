@@ -423,8 +423,10 @@ START_TEST(blocks_are_moved)
     ck_assert_uint_eq(state().copies.objects[TIERCE__COPY_COPIED], 20 * BLOCKS);
     ck_assert_uint_eq(state().lost, 0);
     WAIT_FOR(state().batches == 0);
+    lock(); /* the mover asks again */
     ck_assert_str_eq(fake.mover, "m1");
     ck_assert_uint_gt(strlen(fake.host), 0);
+    unlock();
     end();
 }
 END_TEST
@@ -518,7 +520,9 @@ START_TEST(batches_that_are_lost)
     WAIT_FOR(state().lost == 1 && state().batches == 0);
     ck_assert(!has_chunk("b", BLOCKS));
     ck_assert(is_in(batch, TAKEN));
+    lock();
     ck_assert_uint_eq(fake.finishes, 0);
+    unlock();
     end();
 }
 END_TEST
