@@ -11,7 +11,7 @@ from types import SimpleNamespace as Thing
 import numpy
 import pytest
 
-from tierce import _core as core
+from tierce import _core as core, page_view
 from tierce.sglang import engine_identity, storage_calls
 from tierce.sglang.pool_pages import Geometry, name_of
 from tierce.sglang.storage_calls import Calls
@@ -429,11 +429,11 @@ def test_each_pool_has_its_own_time(open_calls):
     hybrid, keys, left = Hybrid(open_calls), keys_of(2), []
     calls = hybrid.calls
     hybrid.store(keys, kv=(0, 1), states=(1,))
-    calls.lookup_s = 0.05
+    calls.opened.lookup_s = 0.05
     ask_kv, ask_states = calls.pools["kv"].ask, calls.pools["mamba"].ask
 
     def slow(*args):
-        time.sleep(2 * calls.lookup_s)
+        time.sleep(2 * calls.opened.lookup_s)
         return ask_kv(*args)
 
     def noted(names, until, stops):
@@ -607,7 +607,7 @@ def test_the_geometry_of_a_pool_of_one_page():
 
 
 def test_a_waiting_store_is_the_default(open_calls):
-    assert open_calls().engine.param("timeout.store") == storage_calls.STORE_WAIT
+    assert open_calls().engine.param("timeout.store") == page_view.STORE_WAIT
     assert open_calls(**{"timeout.store": "0ms"}).engine.param("timeout.store") == "0ms"
 
 

@@ -7,7 +7,6 @@ exception would end the thread of SGLang that reads from its storage."""
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 import time
@@ -16,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy
 
+from ..page_view import PageEngine, leading, setting, take_settings
 from ..vllm.identity import ConfigError, weights_after_reset
-from ..vllm.settings import Settings, open_view
-from ..vllm.texts import describe_store, milliseconds
+from ..vllm.settings import open_view
 from . import engine_identity
-from .pool_pages import CopiedPool, DescribedPool, Geometry, NoAddresses, NoPages, leading, name_of
+from .pool_pages import CopiedPool, DescribedPool, Geometry, NoAddresses, NoPages, name_of
 
 log = logging.getLogger("tierce")
 
@@ -32,7 +31,6 @@ SGLANG_NAMES = ("backend_name", "module_path", "class_name", "interface_v1", "pr
 KV = "kv"
 RESTART = "stop SGLang, and start it with another identity"
 FEW_TOKENS = 16  # in a page: each page is stored as an object, with its own header
-STORE_WAIT = "2s"  # in place of 0ms: SGLang stores on a thread that has nothing else to do
 ERA_BYTES = 16
 # Random numbers of the clears in this process. SGLang can detach a storage and attach a new one, and the weights stay.
 ERAS: list[bytes] = []
@@ -64,12 +62,7 @@ class Calls:
         self.engine = None
         own = {k: v for k, v in (config.extra_config or {}).items() if k not in SGLANG_NAMES}
         self.zero_copy = bool((config.extra_config or {}).get("interface_v1"))
-        text = own.pop("identity", "")
-        if not isinstance(text, str):
-            raise ConfigError(f"{WHERE}: identity {text!r} is invalid; accepted: a text")
-        path = own.pop("config", None) or os.getenv("TIERCE_CONFIG") or None
-        self.settings = Settings(path, {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in own.items()})
-        self.settings.check(WHERE)
+        self.settings, text = take_settings(own, WHERE)
         self.require_supported()
         self.warn_of_hosts(args)
         self.model = engine_identity.model_identity(_core, args, text)
@@ -80,7 +73,7 @@ class Calls:
     # ---- opening and closing
 
     def setting(self, name: str) -> str:
-        return self.core.Engine.setting(self.settings.config_path, dict(self.settings.values), name)
+        return setting(self.settings, name)
 
     def require_supported(self) -> None:
         """Raises ConfigError if a rank could not use the store, or would use it for nothing."""
@@ -93,9 +86,6 @@ class Calls:
         if ERAS and self.is_shared:
             raise ConfigError("the storage was cleared in this process, which is not supported with latent attention on several "
                               f"ranks; {RESTART}")
-        if (start := self.setting("node.start")) != "auto":
-            raise ConfigError(f"{WHERE}: node.start {start!r} is for vLLM's connector only; start a `tierce node`, and set "
-                              "node.socket")
         if self.setting("node.socket"):
             return
         ranks = config.tp_size * config.pp_size * config.attn_cp_size
@@ -118,19 +108,8 @@ class Calls:
         return self.config.is_mla_model and self.config.tp_size > 1
 
     def open(self) -> None:
-        values = dict(self.settings.values)
-        try:
-            if self.setting("timeout.store") == "0ms" and "timeout.store" not in values:
-                values["timeout.store"] = STORE_WAIT
-            if not self.setting("node.socket"):  # it would weigh the latency of a tier against one page, and pages load together
-                values.setdefault("cost.check", "false")
-            self.engine = self.core.Engine.open(self.settings.config_path, values)
-        except self.core.Error as error:
-            raise ConfigError(f"{WHERE}: {error}") from None
-        self.engine.set_role("sglang")
-        self.lookup_s = milliseconds(self.engine.param("timeout.lookup")) / 1000
-        self.store_ms = milliseconds(self.engine.param("timeout.store"))
-        log.info("Tierce for SGLang: %s", ", ".join(describe_store(self.engine)))
+        self.opened = PageEngine(self.settings, WHERE, "sglang", "SGLang")
+        self.engine, self.store_ms, self.until = self.opened.engine, self.opened.store_ms, self.opened.until
 
     def close(self) -> None:
         """SGLang's threads have ended."""
@@ -219,9 +198,6 @@ class Calls:
                 self.failed_calls.add(where)
                 log.exception("Tierce's storage for SGLang failed in %s; this is a miss, and is logged once", where)
             return failed
-
-    def until(self) -> float:
-        return time.monotonic() + self.lookup_s
 
     def batch_exists(self, keys, extra_info=None) -> int:
         return self.guarded("batch_exists", 0, self.count_leading, keys)
