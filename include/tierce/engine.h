@@ -277,8 +277,11 @@ enum tierce_hint {
  * `hazard` learns how often hints of each kind come true, so wrong hints lose their effect; other
  * policies ignore them. The hints of the last few thousand sessions are remembered.
  *
- * Errors: TIERCE_E_ARGUMENT (session 0, no such hint), TIERCE_E_UNSUPPORTED (through a node),
- * TIERCE_E_CLOSED (in a child process). Thread: any.
+ * Through a node, blocks for a round trip, at most for timeout.lookup. If no node answers, the hint
+ * is lost.
+ *
+ * Errors: TIERCE_E_ARGUMENT (session 0, no such hint), TIERCE_E_UNSUPPORTED (the node is of a
+ * version without hints), -ENOMEM, TIERCE_E_CLOSED (in a child process). Thread: any.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_session_hint(struct tierce_view *view, uint64_t session,
                                                   enum tierce_hint hint);

@@ -513,7 +513,7 @@ static PyMethodDef view_methods[] = {
     {"hint", (PyCFunction)(void (*)(void))view_hint, METH_FASTCALL,
      "hint(session: int, hint: int) -> bool\n\n"
      "Gives a hint about the next request after this session: 1 none, 2 one, 3 within a minute, 4 "
-     "later, 5 within a limited time; 0: no hint. False: it does not pass a node."},
+     "later, 5 within a limited time; 0: no hint. False: the node is of a version without hints."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"clear", view_clear, METH_NOARGS,
      "clear() -> int\n\n"

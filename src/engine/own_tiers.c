@@ -727,6 +727,7 @@ const struct tierce__lender tierce__own_tiers = {
     .view_close = tierce__own_view_close,
     .computed = computed,
     .unpin = unpin,
+    .hint = tierce__own_hint,
     .note_request = note_request,
     .lookup = tierce__own_lookup,
     .durable = tierce__own_durable,

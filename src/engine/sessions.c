@@ -379,6 +379,14 @@ _Static_assert((int)TIERCE_HINT_CLOSED == (int)TIERCE__HINT_CLOSED &&
                    (int)TIERCE_HINT_TTL == (int)TIERCE__HINT_TTL && TIERCE__HINTS == 6,
                "hints of clients and of policies");
 
+int tierce__own_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint)
+{
+    tierce__lock_take(&view->engine->lock);
+    have_use(view, session)->hint = (uint8_t)hint;
+    tierce__lock_drop(&view->engine->lock);
+    return 0;
+}
+
 int tierce_session_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
@@ -387,12 +395,7 @@ int tierce_session_hint(struct tierce_view *view, uint64_t session, enum tierce_
         return TIERCE_E_CLOSED;
     if (session == 0 || (unsigned)hint >= TIERCE__HINTS)
         return TIERCE_E_ARGUMENT;
-    if (engine->lender != &tierce__own_tiers)
-        return TIERCE_E_UNSUPPORTED;
-    tierce__lock_take(&engine->lock);
-    have_use(view, session)->hint = (uint8_t)hint;
-    tierce__lock_drop(&engine->lock);
-    return 0;
+    return engine->lender->hint(view, session, hint);
 }
 
 void tierce_unpin(struct tierce_view *view, uint64_t session)

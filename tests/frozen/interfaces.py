@@ -110,7 +110,7 @@ def an_engine(folder):
     """The control socket of an engine with every kind of tier."""
     from tierce import _core as core
     engine = core.Engine.open(None, {
-        "memory.size": "16MiB", "disk.path": f"{folder}/store", "disk.size": "32MiB",
+        "memory.size": "16MiB", "disk.path": f"{folder}/store", "disk.size": "32MiB", "memory.policy": "hazard",
         "remote.urls": f"file://{folder}/remote", "control.socket": f"{folder}/s"})
     try:
         yield Path(folder) / "s"
@@ -125,7 +125,7 @@ def a_node(folder):
     tokens.write_text(f"read,write,admin me {hashlib.sha256(b'secret').hexdigest()}\n")
     tokens.chmod(0o600)
     node = Node(Path(folder), f"--disk.path={folder}/store", "--disk.size=64MiB", f"--remote.urls=file://{folder}/remote",
-                f"--listen.native={folder}/native", f"--auth.token_file={tokens}")
+                "--memory.policy=hazard", f"--listen.native={folder}/native", f"--auth.token_file={tokens}")
     try:
         yield node
     finally:

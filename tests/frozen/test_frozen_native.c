@@ -160,6 +160,10 @@ static const struct {
      {.note_tokens = {141, 142, CHAIN, {cells, 2}}},
      {.hello = {{0}}}},
     {TIERCE__NATIVE_STORE_LAYERS, "STORE_LAYERS", {.store_layers = {167, 168}}, {.hello = {{0}}}},
+    {TIERCE__NATIVE_SESSION_HINT,
+     "SESSION_HINT",
+     {.session_hint = {169, 170, TIERCE_HINT_LATER}},
+     {.hello = {{0}}}},
 };
 
 #define COUNT (sizeof(messages) / sizeof(messages[0]))

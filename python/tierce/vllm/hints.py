@@ -59,4 +59,4 @@ def warn(text: str) -> None:
 
 @functools.cache
 def log_no_hints() -> None:
-    log.info("the hints of requests in kv_transfer_params are ignored: they do not pass a node (node.socket, node.start)")
+    log.info("the hints of requests are ignored: the node is of an older version, which has none")

@@ -299,6 +299,11 @@ bool tierce__node_session_takes_layers(const struct tierce__node_session *peer)
     return (peer->welcome.tiers & TIERCE__NATIVE_TAKES_LAYERS) != 0;
 }
 
+bool tierce__node_session_takes_hints(const struct tierce__node_session *peer)
+{
+    return (peer->welcome.tiers & TIERCE__NATIVE_TAKES_HINTS) != 0;
+}
+
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer)
 {
     return peer->version;

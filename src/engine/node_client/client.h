@@ -68,6 +68,9 @@ bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer);
 /* Whether it accepts STORE_LAYERS. */
 bool tierce__node_session_takes_layers(const struct tierce__node_session *peer);
 
+/* Whether it accepts SESSION_HINT. */
+bool tierce__node_session_takes_hints(const struct tierce__node_session *peer);
+
 /* The version of the native protocol that both sides know. */
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer);
 

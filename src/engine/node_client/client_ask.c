@@ -386,6 +386,26 @@ static void computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
     tell(view, TIERCE__NATIVE_COMPUTED, &question, &question.computed.view);
 }
 
+/* A hint that does not reach the node is lost, as the chunks that its session would use there. */
+static int hint(struct tierce_view *view, uint64_t session, enum tierce_hint kind)
+{
+    TIERCE_DASSERT(session != 0);
+    uint64_t deadline_ns = soon(view);
+    union tierce__native_request question = {
+        .session_hint = {.session = session, .hint = (uint32_t)kind}};
+    struct tierce__node_session *peer =
+        tierce__client_view_peer(view, &question.session_hint.view, deadline_ns);
+    if (peer == NULL)
+        return 0;
+    int rc = TIERCE_E_UNSUPPORTED;
+    if (tierce__node_session_takes_hints(peer)) {
+        rc = tierce__node_session_tell(peer, TIERCE__NATIVE_SESSION_HINT, &question, deadline_ns);
+        rc = tierce__client_miss(view, rc);
+    }
+    tierce__node_session_release(peer);
+    return rc;
+}
+
 /* A node that is connected later knows nothing of the request. */
 static void note_request(struct tierce_engine *engine, const struct tierce_request *request)
 {
@@ -565,6 +585,7 @@ const struct tierce__lender tierce__node_client = {
     .view_close = close_view,
     .computed = computed,
     .unpin = tierce__client_unpin,
+    .hint = hint,
     .note_request = note_request,
     .lookup = lookup,
     .durable = durable,

@@ -88,7 +88,8 @@ static int answer_hello(struct tierce__native_call *call)
     call->say.hello = (struct tierce__native_welcome){
         .boot = native->boot,
         .pool_bytes = native->memory.bytes,
-        .tiers = tierce__engine_tiers(native->engine) | asks | TIERCE__NATIVE_TAKES_LAYERS,
+        .tiers = tierce__engine_tiers(native->engine) | asks | TIERCE__NATIVE_TAKES_LAYERS |
+                 TIERCE__NATIVE_TAKES_HINTS,
         .lookup_ms = config->lookup_ms,
         .load_ms = config->load_ms,
         .store_ms = config->store_ms,
@@ -242,6 +243,20 @@ static int answer_unpin(struct tierce__native_call *call)
     tierce_unpin(view->shared->view, ask->session);
     tierce__native_view_put(call->client, view);
     return 0;
+}
+
+/* Numbers that this version does not know are answered with TIERCE_E_ARGUMENT. */
+static int answer_session_hint(struct tierce__native_call *call)
+{
+    const struct tierce__native_hint *ask = &call->ask.session_hint;
+    if (ask->hint > TIERCE_HINT_TTL)
+        return TIERCE_E_ARGUMENT;
+    struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
+    if (view == NULL)
+        return TIERCE__NATIVE_UNKNOWN;
+    int rc = tierce_session_hint(view->shared->view, ask->session, (enum tierce_hint)ask->hint);
+    tierce__native_view_put(call->client, view);
+    return rc;
 }
 
 static int answer_note_request(struct tierce__native_call *call)
@@ -571,6 +586,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
     [TIERCE__NATIVE_NOTE_TOKENS] = answer_note_tokens,
     [TIERCE__NATIVE_PUSH_POLL] = tierce__native_answer_push_poll,
     [TIERCE__NATIVE_STORE_LAYERS] = answer_store_layers,
+    [TIERCE__NATIVE_SESSION_HINT] = answer_session_hint,
 };
 
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)

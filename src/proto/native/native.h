@@ -68,6 +68,7 @@ enum tierce__native_op {
     TIERCE__NATIVE_NOTE_TOKENS = 24,  /* of a node that asks for it: TIERCE__NATIVE_ASKS_TOKENS */
     TIERCE__NATIVE_PUSH_POLL = 25,    /* of a node that has answered TIERCE__NATIVE_HAND_PUSH */
     TIERCE__NATIVE_STORE_LAYERS = 26, /* of a node with TIERCE__NATIVE_TAKES_LAYERS */
+    TIERCE__NATIVE_SESSION_HINT = 27, /* of a node with TIERCE__NATIVE_TAKES_HINTS */
     TIERCE__NATIVE_OPS
 };
 
@@ -156,6 +157,12 @@ struct tierce__native_lookup {
 
 struct tierce__native_session {
     uint64_t view, session;
+};
+
+/* As tierce_session_hint. */
+struct tierce__native_hint {
+    uint64_t view, session;
+    uint32_t hint; /* enum tierce_hint */
 };
 
 struct tierce__native_load {
@@ -323,6 +330,7 @@ union tierce__native_request {
     struct tierce__native_tokens note_tokens;
     struct tierce__native_number push_poll;
     struct tierce__native_store_layers store_layers;
+    struct tierce__native_hint session_hint;
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -331,6 +339,8 @@ union tierce__native_request {
 #define TIERCE__NATIVE_ASKS_TOKENS (1u << 31)
 /* In `tiers` of a node that accepts STORE_LAYERS. */
 #define TIERCE__NATIVE_TAKES_LAYERS (1u << 30)
+/* In `tiers` of a node that accepts SESSION_HINT. */
+#define TIERCE__NATIVE_TAKES_HINTS (1u << 29)
 
 /* For a new client, the pool's descriptor is sent with the head of this answer. The node answers
  * after these times at the latest, whatever its tiers do. */
@@ -339,7 +349,7 @@ struct tierce__native_welcome {
     uint64_t boot; /* a new number at each start of the node */
     uint64_t pool_bytes;
     uint32_t tiers; /* 1u << enum tierce_origin of each existing tier; TIERCE__NATIVE_ASKS_TOKENS,
-                       TIERCE__NATIVE_TAKES_LAYERS */
+                       TIERCE__NATIVE_TAKES_LAYERS, TIERCE__NATIVE_TAKES_HINTS */
     uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
 };
 

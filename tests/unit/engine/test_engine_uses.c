@@ -376,44 +376,119 @@ START_TEST(memory_refuses_chunks_that_are_not_worth_their_room)
 }
 END_TEST
 
-static struct tierce__policy_hints memory_hints(void)
+static struct tierce__policy_hints hints_at(size_t level)
 {
     struct tierce__tier_stats stats;
-    struct tierce__tier *memory = fx.engine->levels[0].tier;
-    memory->ops->stats(memory, &stats);
+    struct tierce__tier *tier = fx.engine->levels[level].tier;
+    tier->ops->stats(tier, &stats);
     ck_assert(stats.has_hints);
     return stats.hints;
 }
 
-/* The hint of a session goes with its loads and stores to the policy. */
-START_TEST(hints_of_sessions_reach_the_policy)
+/* The hint of a session goes with its loads and stores to the policies of memory and disk. */
+START_TEST(hints_of_sessions_reach_the_policies)
 {
-    static const char *const sets[] = {"memory.policy", "hazard", NULL};
+    static const char *const sets[] = {"memory.policy", "hazard", "disk.policy", "hazard", NULL};
     struct prompt p;
-    fx_open(&fx, false, sets);
+    fx_open(&fx, true, sets);
     ck_assert_int_eq(tierce_session_hint(fx.view, 0, TIERCE_HINT_OPEN), TIERCE_E_ARGUMENT);
-#ifdef TIERCE_TEST_NODE
-    ck_assert_int_eq(tierce_session_hint(fx.view, 1, TIERCE_HINT_OPEN), TIERCE_E_UNSUPPORTED);
-    fx_close(&fx);
-    fx_remove(&fx);
-    return;
-#endif
     make_prompt(&p, (uint64_t[]){1, 2, 3}, 3);
     ck_assert_int_eq(tierce_session_hint(fx.view, 1, TIERCE_HINT_OPEN), 0);
     ck_assert_int_eq(tierce_session_hint(fx.view, 2, TIERCE_HINT_CLOSED), 0);
     store_chunks(&p, 3, 1);
-    ck_assert_uint_eq(memory_hints().used[TIERCE__HINT_OPEN], 3);
+    ck_assert_uint_eq(hints_at(0).used[TIERCE__HINT_OPEN], 3);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(hints_at(1).used[TIERCE__HINT_OPEN], 3);
     load_chunks(&p, 2, 2);
-    ck_assert_uint_eq(memory_hints().used[TIERCE__HINT_CLOSED], 2);
-    ck_assert_uint_eq(memory_hints().returned[TIERCE__HINT_OPEN], 2);
+    ck_assert_uint_eq(hints_at(0).used[TIERCE__HINT_CLOSED], 2);
+    ck_assert_uint_eq(hints_at(0).returned[TIERCE__HINT_OPEN], 2);
+    ck_assert_uint_eq(hints_at(1).used[TIERCE__HINT_CLOSED], 2);
+    ck_assert_uint_eq(hints_at(1).returned[TIERCE__HINT_OPEN], 2);
     load_chunks(&p, 1, 3);
-    ck_assert_uint_eq(memory_hints().returned[TIERCE__HINT_CLOSED], 1);
-    ck_assert_uint_eq(memory_hints().used[TIERCE__HINT_CLOSED], 2);
+    ck_assert_uint_eq(hints_at(0).returned[TIERCE__HINT_CLOSED], 1);
+    ck_assert_uint_eq(hints_at(0).used[TIERCE__HINT_CLOSED], 2);
     end_prompt(&p);
     fx_close(&fx);
     fx_remove(&fx);
 }
 END_TEST
+
+#ifdef TIERCE_TEST_NODE
+
+enum { TURNS = 600, AFTER = 8 };
+
+/* One request of a session, which may give a hint. Returns its chunks that were found. */
+static uint8_t ask(uint64_t id, uint64_t session, enum tierce_hint hint)
+{
+    struct prompt p;
+    make_prompt(&p, (uint64_t[]){2 * id, 2 * id + 1}, 2);
+    ck_assert_int_eq(tierce_session_hint(fx.view, session, hint), 0);
+    uint32_t found = chunks_found(&p, 0, session);
+    if (found > 0)
+        load_chunks(&p, found, session);
+    store_chunks(&p, 2, session);
+    end_prompt(&p);
+    return (uint8_t)found;
+}
+
+/* Conversations of which each second one returns, after AFTER others. found[i]: of its return. */
+static void converse(uint8_t found[TURNS], bool gives_hints)
+{
+    for (uint64_t i = 0; i < TURNS; i++) {
+        enum tierce_hint hint = i % 2 == 0 ? TIERCE_HINT_OPEN : TIERCE_HINT_CLOSED;
+        found[i] = ask(i, 2 * i + 1, gives_hints ? hint : TIERCE_HINT_NONE);
+        ck_assert_uint_eq(found[i], 0);
+        if (i >= AFTER && i % 2 == 0)
+            found[i - AFTER] =
+                ask(i - AFTER, 2 * i + 2, gives_hints ? TIERCE_HINT_CLOSED : TIERCE_HINT_NONE);
+    }
+}
+
+static void converse_embedded(uint8_t found[TURNS], const char *const *sets, bool gives_hints)
+{
+    struct tierce_engine *engine = fx.engine;
+    struct tierce_view *view = fx.view, *inner = fx.inner;
+    struct tierce_config *config = fx_config("", sets);
+    struct tierce_namespace ns = fx_namespace();
+    fx.engine = fx_engine(config);
+    tierce_config_destroy(config);
+    ck_assert_int_eq(tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    fx.inner = fx.view;
+    converse(found, gives_hints);
+    tierce_view_close(fx.view);
+    tierce_engine_close(fx.engine);
+    fx.engine = engine;
+    fx.view = view;
+    fx.inner = inner;
+}
+
+/* Memory holds six of the conversations. */
+START_TEST(a_node_decides_by_hints_as_an_engine_does)
+{
+    static const char *const sets[] = {"memory.policy", "hazard", "memory.size", "1MiB",
+                                       "memory.chunks", "12",     NULL};
+    static uint8_t here[TURNS], there[TURNS], without[TURNS];
+    uint32_t hits = 0, hits_without = 0;
+    fx_open(&fx, false, sets);
+    converse(there, true);
+    converse_embedded(here, sets, true);
+    converse_embedded(without, sets, false);
+    ck_assert_mem_eq(there, here, sizeof(here));
+    for (uint32_t i = 0; i < TURNS; i++) {
+        hits += there[i];
+        hits_without += without[i];
+    }
+    ck_assert_msg(2 * hits > 3 * hits_without, "%u hits, %u without hints", hits, hits_without);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+#define OF_A_NODE a_node_decides_by_hints_as_an_engine_does
+#else
+#define OF_A_NODE NULL
+#endif
 
 /* ---- the disk tier beside the simulator's cache ---------------------------------------------- */
 
@@ -547,5 +622,5 @@ CHECK_MAIN("engine_uses", .seconds = 240,
                      more_requests_than_are_remembered_do_no_harm,
                      memory_holds_what_the_simulator_holds,
                      memory_refuses_chunks_that_are_not_worth_their_room,
-                     hints_of_sessions_reach_the_policy, disk_holds_what_the_simulator_holds,
-                     on_disk_a_prefix_outlives_its_suffix})
+                     hints_of_sessions_reach_the_policies, OF_A_NODE,
+                     disk_holds_what_the_simulator_holds, on_disk_a_prefix_outlives_its_suffix})

@@ -582,6 +582,31 @@ static int32_t note_tokens(uint64_t view, uint64_t from_block, const int32_t *to
 
 /* The node asks for tokens if it publishes KV events, and believes none that are not the chain's.
  */
+static int32_t give_hint(uint64_t view, uint64_t session, uint32_t hint)
+{
+    const union tierce__native_request ask = {
+        .session_hint = {.view = view, .session = session, .hint = hint}};
+    return native_ask(&a, TIERCE__NATIVE_SESSION_HINT, &ask, NULL, NULL);
+}
+
+START_TEST(hints_are_checked)
+{
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_ne(a.tiers & TIERCE__NATIVE_TAKES_HINTS, 0);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL), 0);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_NONE), 0);
+    ck_assert_int_eq(give_hint(a.view, 0, TIERCE_HINT_TTL), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL + 1), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view, 1, UINT32_MAX), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view + 1, 1, TIERCE_HINT_TTL), TIERCE__NATIVE_UNKNOWN);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
 START_TEST(tokens_are_checked)
 {
     enum { TOKENS = BLOCKS * FX_BLOCK_TOKENS, CHUNK_TOKENS = FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS };
@@ -629,9 +654,10 @@ START_TEST(tokens_are_checked)
 END_TEST
 
 CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
-           .tests = {what_is_late_is_given_up, tokens_are_checked, what_nobody_hears_of_is_ended,
-                     pushes_of_a_client_leave_room, a_push_without_a_place_is_rejected,
-                     layers_are_told_within_the_part_of_a_store, a_forgotten_push_is_ended,
-                     a_client_has_limits, a_session_that_pins_nothing_takes_no_place,
+           .tests = {what_is_late_is_given_up, tokens_are_checked, hints_are_checked,
+                     what_nobody_hears_of_is_ended, pushes_of_a_client_leave_room,
+                     a_push_without_a_place_is_rejected, layers_are_told_within_the_part_of_a_store,
+                     a_forgotten_push_is_ended, a_client_has_limits,
+                     a_session_that_pins_nothing_takes_no_place,
                      chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
            .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})

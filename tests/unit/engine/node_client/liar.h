@@ -347,6 +347,7 @@ static inline void check_all(const struct tierce_chain *chain, uint32_t seed)
     check_store(seed);
     check_prefetch(chain);
     tierce_unpin(fx.view, 7);
+    is_no_failure(tierce_session_hint(fx.view, 7, TIERCE_HINT_OPEN));
     tierce_view_computed(fx.view, 100, 100);
     struct tierce_request request = {.size = sizeof(request), .name = "request", .session = 7};
     ck_assert_int_eq(tierce_request_note(client, &request), 0);

@@ -396,6 +396,27 @@ START_TEST(an_older_node)
 }
 END_TEST
 
+static void take_hints_away(const struct lie *lie, struct answer *answer)
+{
+    (void)lie;
+    answer->say.hello.tiers &= ~TIERCE__NATIVE_TAKES_HINTS;
+}
+
+/* A node without SESSION_HINT would end the connection. */
+START_TEST(a_node_without_hints)
+{
+    start(NULL);
+    ck_assert_int_eq(tierce_session_hint(fx.view, 7, TIERCE_HINT_OPEN), 0);
+    close_client();
+    lie_with((struct lie){.op = TIERCE__NATIVE_HELLO, .tell = take_hints_away});
+    open_client();
+    ck_assert_int_eq(tierce_session_hint(fx.view, 7, TIERCE_HINT_OPEN), TIERCE_E_UNSUPPORTED);
+    ck_assert_int_eq(tierce_session_hint(fx.view, 0, TIERCE_HINT_OPEN), TIERCE_E_ARGUMENT);
+    ck_assert_uint_ge(tell_the_truth(), 1);
+    end();
+}
+END_TEST
+
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 static void tell_mutated(const struct lie *lie, struct answer *answer)
@@ -429,6 +450,6 @@ CHECK_MAIN("client_lies", .seconds = 240, .at_once = true,
            .tests = {statuses, numbers_of_loans, numbers_of_stores, rows,
                      a_chunk_before_the_blocks_of_the_store, a_prefetch_that_never_ends,
                      a_chunk_at_the_end_of_the_pool, memory_that_is_none, an_older_node,
-                     mutated_answers},
+                     a_node_without_hints, mutated_answers},
            .loops = {
                {numbers_of_everything_else, 0, sizeof(everything_else) / sizeof(*everything_else)}})
