@@ -90,11 +90,13 @@ TIERCE_API void tierce_engine_close(struct tierce_engine *engine);
 /*
  * Makes durable all chunks whose store has ended before this call, on every tier that can.
  * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first tier error since the last flush
- * that reported one. Also waits until the chunks of an outage of a remote store have been sent, and
- * returns TIERCE_E_DOWN while that store is out of service or fails. Chunks that no tier was given
- * are not durable, but are not an error: a queue was full, an admission rule rejected them, or
- * there was no key to encrypt them. Nor are chunks of an outage that can no longer be sent
- * (remote_lost_chunks). Does not wait for stores that end during the call.
+ * that reported one. Also waits until the chunks of an outage of a remote store, and all that the
+ * disk did not get, have been sent, and returns TIERCE_E_DOWN while that tier is out of service or
+ * fails. Returns TIERCE_E_FULL once if memory has evicted chunks that the disk's queue could not
+ * take. Some chunks are not durable, but are not an error: a full queue of a remote store dropped
+ * them, an admission rule rejected them, or there was no key to encrypt them; nor are chunks of an
+ * outage that can no longer be sent to a remote store (remote_lost_chunks), and named values. Does
+ * not wait for stores that end during the call.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_flush(struct tierce_engine *engine,
                                                   uint32_t timeout_ms);

@@ -128,10 +128,11 @@ class Store:
 
     def durable(self, timeout: float = 30.0) -> bool:
         """Waits until all that was stored before survives a crash of the machine. False: not within `timeout` seconds, or a tier
-        reported an error, or chunks wait for a remote store that is out of service, or there is no disk and no remote store.
-        Chunks that no tier was given do not count: a queue was full (`disk.queue`, `remote.queue`), there was no key to encrypt
-        them, or the disk was out of service when they were stored; nor do chunks that can no longer be sent to a remote store
-        (`remote_lost_chunks` in `stats`). The log names such a tier, and `tierce why` names their tokens."""
+        reported an error, or chunks wait for a disk or remote store that is out of service, or memory has evicted chunks that the
+        disk's queue (`disk.queue`) could not take (one call reports them), or there is no disk and no remote store.
+        Not counted are chunks without a key to encrypt them, chunks that a full `remote.queue` dropped, and chunks that can no
+        longer be sent to a remote store (`remote_lost_chunks` in `stats`). The log names such a tier, and `tierce why` names
+        their tokens."""
         return self._engine.flush(round(timeout * 1000)) and self.tiers()[-1] not in ("memory", "compressed memory")
 
     def stats(self) -> dict[str, int]:

@@ -106,16 +106,17 @@ static void print_held(struct tierce__text tier)
 static void print_tier(struct tierce__text tier, struct tierce__text before, double seconds)
 {
     char name[32], queued[32], read[32], put[32], evicted[32] = "-", unsent[32] = "-";
+    bool shared = tierce__json_get_bool(tier, "shared");
     tierce__human_bytes(queued, sizeof(queued), (uint64_t)number(tier, "queued_bytes"));
     tierce__human_bytes(read, sizeof(read), (uint64_t)rate(tier, before, "read_bytes", seconds));
     tierce__human_bytes(put, sizeof(put), (uint64_t)rate(tier, before, "put_bytes", seconds));
-    if (tierce__json_get_bool(tier, "shared"))
+    word(name, tier, "name");
+    if (shared || strcmp(name, "disk") == 0)
         snprintf(unsent, sizeof(unsent), "%lld",
                  (long long)(number(tier, "unsent_waiting") + number(tier, "lost_chunks")));
-    else
+    if (!shared)
         snprintf(evicted, sizeof(evicted), "%.1f/s", rate(tier, before, "evicted_chunks", seconds));
-    printf("  %-8s %-7s", word(name, tier, "name"),
-           tierce__json_get_bool(tier, "in_service") ? "serves" : "OUT");
+    printf("  %-8s %-7s", name, tierce__json_get_bool(tier, "in_service") ? "serves" : "OUT");
     print_held(tier);
     printf(" %10s %10s/s %10s/s %10s %7lld %8s\n", queued, read, put, evicted,
            (long long)number(tier, "errors"), unsent);

@@ -172,7 +172,7 @@ struct put {
 struct tierce__writes {
     struct tierce_engine *engine;
     uint32_t levels;
-    bool forgets;         /* chunks that a remote store does not get are not sent later */
+    bool forgets;         /* chunks that a tier does not get are not sent later (unsent.h) */
     uint64_t late;        /* the serial of a chunk that is sent later (unsent.h), or 0 */
     _Atomic size_t users; /* PUTs and their searches for tails, and the store until its end */
     _Atomic size_t unanswered[TIERCE__TIERS_MAX]; /* PUTs to each level, and the store */
@@ -342,7 +342,7 @@ void tierce__storage_write_late(struct tierce_engine *engine, size_t level,
                                 struct tierce__buf *buf)
 {
     struct tierce__writes *writes;
-    TIERCE_DASSERT(engine->levels[level].health.shared && serial != 0);
+    TIERCE_DASSERT(engine->levels[level].unsent.chunks != NULL && serial != 0);
     int rc = tierce__storage_begin_writes(&writes, engine, 1u << level, 1, 0);
     if (rc < 0) {
         tierce__unsent_note(&engine->levels[level], chunk, rc, true, serial);

@@ -212,6 +212,7 @@ static bool close_parts(struct tierce_engine *engine)
     bool is_over = tierce__transits_end(&engine->transits, engine->close_deadline_ns);
     tierce__backfill_fini(engine);
     if (engine->keeper_runs) {
+        tierce__unsent_drain(engine, engine->close_deadline_ns);
         tierce__lock_take(&engine->lock);
         engine->closing = true;
         tierce__cond_broadcast(&engine->changed);

@@ -360,7 +360,7 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         engine->levels[engine->level_count - 1].coded = tier;
         for (size_t i = 1; i < engine->level_count; i++) /* coded memory too */
             tierce__direct_decode_from(&engine->direct, engine->levels[i].coded);
-        return 0;
+        return tierce__unsent_init(&engine->levels[engine->level_count - 1]);
     }
     if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */
         snprintf(engine->disk_error, sizeof(engine->disk_error), "%s", tierce_strerror(status));

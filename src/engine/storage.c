@@ -39,7 +39,7 @@ static void apply_change(struct tierce_engine *engine, size_t index,
         struct tierce__unsent_report unsent;
         char chunks[48] = "";
         tierce__unsent_report(level, &unsent);
-        if (level->health.shared)
+        if (level->unsent.chunks != NULL)
             snprintf(chunks, sizeof(chunks), " unsent_chunks=%" PRIu64, unsent.waiting);
         tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s%s", level->tier->ops->name,
                     chunks);
@@ -626,14 +626,14 @@ int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     TIERCE_DASSERT(engine->level_count > 0);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     int first = tierce__storage_wait_for_puts(engine, deadline_ns);
-    if (first == TIERCE_E_DEADLINE)
+    if (first == TIERCE_E_DEADLINE && tierce__now_ns() >= deadline_ns)
         return first;
+    int late = tierce__unsent_wait(engine, deadline_ns);
+    first = first == 0 ? late : first;
     for (size_t level = 1; level < engine->level_count; level++) {
         int rc = flush(engine, level, deadline_ns, false);
         first = first == 0 ? rc : first;
     }
-    if (first == 0)
-        first = tierce__unsent_wait(engine, deadline_ns);
     TIERCE_DASSERT(first <= 0);
     return first;
 }

@@ -34,7 +34,7 @@ struct tierce__level {
     bool decodes;                        /* of a remote store: `connector` encodes and decodes */
     uint64_t store;                      /* of a remote store: its number in tombstones */
     bool is_read_only;                   /* of a remote store: no chunk is sent to it */
-    struct tierce__unsent unsent;        /* of a remote store: chunks that it did not get */
+    struct tierce__unsent unsent;        /* of a remote store or disk: chunks that it did not get */
     uint64_t queue_bytes;                /* of the chunks that may wait to be written */
     uint64_t unwritten_bytes;            /* of PUTs without an answer, and promised ones */
     uint64_t written_ns; /* when it last wrote a chunk, or the first of these came */
@@ -195,7 +195,7 @@ TIERCE_MUSTUSE int tierce__storage_begin_writes(struct tierce__writes **out,
                                                 size_t chunk_max, size_t key_max);
 
 /* Gives a sealed chunk to the queue of every tier that is written and in service. Best effort: a
- * tier counts chunks that it rejects. Those of a remote store are sent later if possible
+ * tier counts chunks that it rejects. Those of a remote store or disk are sent later if possible
  * (unsent.h); others are stored again after a miss. */
 void tierce__storage_write(struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
                            struct tierce__buf *buf);
@@ -209,7 +209,7 @@ void tierce__storage_end_writes(struct tierce__writes *writes, const struct tier
 void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Gives a remote store a chunk that it did not get when the chunk was stored (unsent.h). */
+/* Gives a tier a chunk that it did not get when the chunk was stored (unsent.h). */
 void tierce__storage_write_late(struct tierce_engine *engine, size_t level,
                                 const struct tierce__storage_chunk *chunk, uint64_t serial,
                                 struct tierce__buf *buf);

@@ -131,7 +131,8 @@ struct tier_numbers {
     bool shared;       /* remote: no chunks, cap or evictions known */
     const char *state; /* of its breaker */
     struct tierce__tier_stats stats;
-    struct tierce__unsent_report unsent; /* of a remote store */
+    bool has_unsent; /* a remote store or the disk */
+    struct tierce__unsent_report unsent;
 };
 
 static const char *state_name(const struct tierce__health *health)
@@ -158,7 +159,8 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
         out[i].shared = level->health.shared;
         out[i].state = state_name(&level->health);
         level->tier->ops->stats(level->tier, &out[i].stats);
-        if (out[i].shared)
+        out[i].has_unsent = level->unsent.chunks != NULL;
+        if (out[i].has_unsent)
             tierce__unsent_report(level, &out[i].unsent);
     }
     return engine->level_count;
@@ -208,12 +210,11 @@ static const struct unsent_row {
         "tier." name, help, offsetof(struct tierce__unsent_report, field), is_counter              \
     }
     ROW("sent_late_chunks", sent_late, true,
-        "Chunks that a remote store did not get when they were stored, and that were sent later."),
+        "Chunks that a tier did not get when they were stored, and that were sent later."),
     ROW("lost_chunks", lost, true,
-        "Chunks that a remote store did not get, and that are not sent until they are stored "
-        "again."),
+        "Chunks that a tier did not get, and that are not sent until they are stored again."),
     ROW("unsent_waiting", waiting, false,
-        "Chunks that a remote store did not get, and that are sent later if they are still held."),
+        "Chunks that a tier did not get, and that are sent later if they are still held."),
 #undef ROW
 };
 
@@ -229,13 +230,13 @@ static void tell_unsent(const struct tier_numbers *tiers, size_t count,
                         struct tierce__prometheus *text)
 {
     for (size_t i = 0; i < count; i++) {
-        for (size_t r = 0; r < (tiers[i].shared ? TIERCE__UNSENT_REASONS : 0); r++) {
+        for (size_t r = 0; r < (tiers[i].has_unsent ? TIERCE__UNSENT_REASONS : 0); r++) {
             struct tierce__metric_tag tags[] = {{"tier", tiers[i].name},
                                                 {"reason", tierce__unsent_reason_name(r)}};
             tierce__prometheus_put(
                 text, &(struct tierce__metric){
                           .name = "tier.unsent_chunks",
-                          .help = "Chunks that a remote store did not get when they were stored.",
+                          .help = "Chunks that a tier did not get when they were stored.",
                           .is_counter = true,
                           .value = (double)tiers[i].unsent.skipped[r],
                           .tags = tags,
@@ -245,7 +246,7 @@ static void tell_unsent(const struct tier_numbers *tiers, size_t count,
     for (size_t r = 0; r < sizeof(unsent_rows) / sizeof(unsent_rows[0]); r++) {
         for (size_t i = 0; i < count; i++) {
             struct tierce__metric_tag tag = {"tier", tiers[i].name};
-            if (tiers[i].shared)
+            if (tiers[i].has_unsent)
                 tierce__prometheus_put(
                     text, &(struct tierce__metric){
                               .name = unsent_rows[r].name,
@@ -439,7 +440,7 @@ static void put_tiers(struct tierce_engine *engine, struct tierce__json_write *j
         for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++)
             tierce__json_write_signed(json, tier_rows[r].name + strlen("tier."),
                                       (int64_t)tier_value(&tiers[i], &tier_rows[r]));
-        if (tiers[i].shared)
+        if (tiers[i].has_unsent)
             put_unsent(&tiers[i], json);
         tierce__json_write_close(json, '}');
     }

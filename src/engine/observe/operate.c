@@ -177,6 +177,7 @@ static int64_t clear_levels(struct tierce_engine *engine, uint32_t tiers, uint32
         uint32_t tier = 1u << engine->levels[level].origin;
         if ((tiers & tier) == 0)
             continue;
+        tierce__unsent_clear(&engine->levels[level], of);
         int64_t left = clear_level(engine, level, (only_puts & tier) != 0, of);
         if (left >= 0)
             chunks += left;

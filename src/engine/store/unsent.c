@@ -21,6 +21,37 @@ static const char *name_of(const struct tierce__level *level)
     return level->tier->ops->name;
 }
 
+/* The lines of a remote store, and those of the disk. */
+struct lines {
+    const char *unsent, *effect, *sent, *lost_hint, *left, *dropped, *dropped_hint;
+};
+
+static const struct lines *lines_of(const struct tierce__level *level)
+{
+    static const struct lines remote = {
+        .unsent = "remote_chunks_unsent",
+        .effect = "sent when the store is back, if they are still in memory or on disk",
+        .sent = "remote_chunks_sent",
+        .lost_hint = "lost chunks are sent when they are stored again",
+        .left = "remote_chunks_left",
+        .dropped = "remote_puts_dropped",
+        .dropped_hint = "chunks are stored faster than the store takes them: raise remote.queue "
+                        "for bursts; if it lasts, raise remote.writes or use remote.codec=lossless",
+    };
+    static const struct lines disk = {
+        .unsent = "disk_chunks_unsent",
+        .effect = "written when the disk is back, if they are still in memory",
+        .sent = "disk_chunks_sent",
+        .lost_hint = "lost chunks are written when they are stored again",
+        .left = "disk_chunks_left",
+        .dropped = "disk_puts_dropped",
+        .dropped_hint = "chunks are stored faster than the disk writes them; those that memory "
+                        "still holds are written later: raise disk.queue and memory.size for "
+                        "bursts; if it lasts, set disk.admit=second or use a faster disk",
+    };
+    return level->health.shared ? &remote : &disk;
+}
+
 const char *tierce__unsent_reason_name(enum tierce__unsent_reason reason)
 {
     static const char *const names[TIERCE__UNSENT_REASONS] = {
@@ -33,13 +64,13 @@ const char *tierce__unsent_reason_name(enum tierce__unsent_reason reason)
 }
 
 struct tierce__unsent_chunk {
-    struct tierce__storage_chunk record;
-    uint64_t serial; /* not 0; later chunks have greater ones */
+    struct tierce__storage_chunk record; /* object_bytes 0: it was cleared, and is not sent */
+    uint64_t serial;                     /* not 0; later chunks have greater ones */
 };
 
 int tierce__unsent_init(struct tierce__level *level)
 {
-    TIERCE_DASSERT(level->health.shared && level->unsent.chunks == NULL);
+    TIERCE_DASSERT(level->unsent.chunks == NULL && !level->is_read_only);
     level->unsent.chunks = tierce__calloc(TIERCE__UNSENT_MAX, sizeof(*level->unsent.chunks));
     return level->unsent.chunks != NULL ? 0 : -ENOMEM;
 }
@@ -74,12 +105,30 @@ static uint64_t waiting(const struct tierce__unsent *u)
     return (uint64_t)u->count + u->sending;
 }
 
+/* Why a flush is to report the loss of a chunk, or 0: not that of a chunk that the tier rejects by
+ * design. */
+static int loss_of(int status, bool is_late)
+{
+    TIERCE_DASSERT(status < 0);
+    return status == TIERCE_E_FULL || (is_late && status == TIERCE_E_MISS) ? TIERCE_E_FULL
+           : is_outage(status)                                             ? status
+                                                                           : 0;
+}
+
+/* Under ENGINE. */
+static void lose(struct tierce__level *level, int why)
+{
+    level->unsent.lost++;
+    if (!level->health.shared && level->unsent.unsaid_loss == 0)
+        level->unsent.unsaid_loss = why;
+}
+
 /* Whether the chunk may be sent later. Only an outage and a full queue end by themselves. A chunk
  * whose predecessor is missing in the store may follow one that waits. Under ENGINE. */
 static bool may_wait(const struct tierce__unsent *u, const struct tierce__storage_chunk *chunk,
                      int status, bool is_late)
 {
-    if (u->chunks == NULL || u->stops)
+    if (u->stops)
         return false;
     bool follows = status == TIERCE_E_REFUSED && chunk->has_parent &&
                    (is_late ? u->pass_fails : waiting(u) > 0);
@@ -104,12 +153,13 @@ static struct tierce__unsent_chunk take_oldest(struct tierce__unsent *u)
 
 /* late: the serial of a chunk that gets its place back. Such chunks are older than those that have
  * not been sent in this pass, so that the loop is short. Under ENGINE. */
-static void remember(struct tierce__unsent *u, const struct tierce__storage_chunk *chunk,
+static void remember(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
                      uint64_t late)
 {
+    struct tierce__unsent *u = &level->unsent;
     TIERCE_DASSERT(u->count <= TIERCE__UNSENT_MAX);
     if (u->count == TIERCE__UNSENT_MAX) {
-        u->lost++;
+        lose(level, TIERCE_E_FULL);
         if (late != 0)
             return;
         (void)take_oldest(u);
@@ -134,6 +184,14 @@ static bool begin_outage(struct tierce__unsent *u, int status)
     return true;
 }
 
+/* Whether the disk has no space for a late chunk and can evict nothing for it: its queue is not
+ * full. Another attempt would not help. Under ENGINE. */
+static bool lacks_space(const struct tierce__level *level, int status)
+{
+    return !level->health.shared && status == TIERCE_E_FULL &&
+           level->unwritten_bytes <= level->queue_bytes;
+}
+
 /* Returns whether an outage begins. Under ENGINE. */
 static bool note_failure(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
                          int status, bool remembers, uint64_t late)
@@ -141,6 +199,10 @@ static bool note_failure(struct tierce__level *level, const struct tierce__stora
     struct tierce__unsent *u = &level->unsent;
     bool is_late = late != 0;
     TIERCE_DASSERT(status < 0);
+    if (is_late && lacks_space(level, status)) {
+        lose(level, TIERCE_E_FULL);
+        return false;
+    }
     u->pass_fails |= is_late && (is_outage(status) || status == TIERCE_E_FULL);
     bool delays = is_outage(status) ? status != TIERCE_E_DOWN : is_late && status == TIERCE_E_FULL;
     if (delays)
@@ -148,11 +210,11 @@ static bool note_failure(struct tierce__level *level, const struct tierce__stora
     else if (is_late && status == TIERCE_E_DOWN) /* a link waits before it connects again */
         u->try_ns = tierce__now_ns() + LOOK_NS;
     if (!remembers || !may_wait(u, chunk, status, is_late)) {
-        u->lost++;
+        lose(level, remembers ? loss_of(status, is_late) : 0);
         return false;
     }
     bool begins = begin_outage(u, status);
-    remember(u, chunk, late);
+    remember(level, chunk, late);
     return begins;
 }
 
@@ -164,7 +226,7 @@ void tierce__unsent_note(struct tierce__level *level, const struct tierce__stora
     TIERCE_DASSERT(status <= 0 && (is_late || status < 0));
     bool is_revoked = status == TIERCE_E_CANCELLED || status == TIERCE_E_CLOSED;
     bool begins = false;
-    if (!level->health.shared || level->is_read_only || (!is_late && is_revoked))
+    if (u->chunks == NULL || (!is_late && is_revoked))
         return;
     tierce__lock_take(&level->engine->lock);
     if (is_late) {
@@ -182,11 +244,22 @@ void tierce__unsent_note(struct tierce__level *level, const struct tierce__stora
         begins = note_failure(level, chunk, status, remembers, late);
     tierce__lock_drop(&level->engine->lock);
     if (begins)
-        tierce__log(
-            TIERCE_LOG_WARN, "remote_chunks_unsent",
-            "tier=%s reason=%s effect=\"the last %u chunks are sent when the store is back, "
-            "if they are still in memory or on disk\"",
-            name_of(level), tierce__unsent_reason_name(reason_of(status)), TIERCE__UNSENT_MAX);
+        tierce__log(TIERCE_LOG_WARN, lines_of(level)->unsent,
+                    "tier=%s reason=%s effect=\"the last %u chunks are %s\"", name_of(level),
+                    tierce__unsent_reason_name(reason_of(status)), TIERCE__UNSENT_MAX,
+                    lines_of(level)->effect);
+}
+
+void tierce__unsent_clear(struct tierce__level *level, const struct tierce__key *of)
+{
+    struct tierce__unsent *u = &level->unsent;
+    tierce__lock_take(&level->engine->lock);
+    for (uint32_t i = 0; i < u->count; i++) {
+        struct tierce__storage_chunk *chunk = &at(u, i)->record;
+        if (of == NULL || chunk->key.ns == of->ns)
+            chunk->object_bytes = 0;
+    }
+    tierce__lock_drop(&level->engine->lock);
 }
 
 /* ---- sending it late ------------------------------------------------------------------------- */
@@ -208,12 +281,13 @@ static bool has_room(const struct tierce__level *level)
     return level->unwritten_bytes == 0 || level->unwritten_bytes + bytes <= level->queue_bytes / 2;
 }
 
-/* The chunk from memory or from a local tier [transfer], or NULL. */
-static struct tierce__buf *find(struct tierce_engine *engine,
+/* The chunk from memory or from a local tier that is faster than the level [transfer], or NULL. */
+static struct tierce__buf *find(const struct tierce__level *level,
                                 const struct tierce__storage_chunk *chunk)
 {
+    struct tierce_engine *engine = level->engine;
     struct tierce__buf *buf = tierce__storage_lease(engine, &chunk->key);
-    for (size_t i = 1; i < engine->level_count && buf == NULL; i++) {
+    for (size_t i = 1; &engine->levels[i] < level && buf == NULL; i++) {
         struct tierce__storage_form form;
         int status;
         if (engine->levels[i].health.shared)
@@ -230,22 +304,26 @@ static void send_one(struct tierce__level *level, const struct tierce__unsent_ch
     struct tierce_engine *engine = level->engine;
     const struct tierce__storage_chunk *chunk = &late->record;
     uint64_t era = tierce__era_of_read(engine);
-    struct tierce__buf *buf = find(engine, chunk);
+    struct tierce__buf *buf = chunk->object_bytes > 0 ? find(level, chunk) : NULL;
     bool is_held = buf != NULL && buf->bytes >= chunk->object_bytes;
     if (is_held && tierce__era_enter(engine, era)) {
         tierce__storage_write_late(engine, (size_t)(level - engine->levels), chunk, late->serial,
                                    buf);
         tierce__era_leave(engine, era);
     } else {
-        tierce__unsent_note(level, chunk, TIERCE_E_MISS, false, late->serial);
+        bool is_cleared = is_held || chunk->object_bytes == 0;
+        tierce__unsent_note(level, chunk, is_cleared ? TIERCE_E_CANCELLED : TIERCE_E_MISS, true,
+                            late->serial);
     }
     tierce__buf_release(buf);
 }
 
 /* Blocks for a change of the engine, but not for long. Under ENGINE. */
-static void look_later(struct tierce_engine *engine)
+static void look_later(struct tierce_engine *engine, uint64_t deadline_ns)
 {
-    (void)tierce__cond_wait(&engine->changed, &engine->lock, tierce__now_ns() + LOOK_NS);
+    uint64_t look_ns = tierce__now_ns() + LOOK_NS;
+    (void)tierce__cond_wait(&engine->changed, &engine->lock,
+                            look_ns < deadline_ns ? look_ns : deadline_ns);
 }
 
 /* The line at the end of an outage. Returns false if chunks still wait. Under ENGINE. */
@@ -270,28 +348,31 @@ static void *run_sender(void *arg)
     u->pass_fails = false;
     while (may_send(level) && !u->pass_fails) {
         if (!has_room(level)) {
-            look_later(engine);
+            look_later(engine, TIERCE__DEADLINE_NEVER);
             continue;
         }
         struct tierce__unsent_chunk chunk = take_oldest(u);
         u->sending++;
+        u->in_hand = chunk.serial;
         tierce__lock_drop(&engine->lock);
         send_one(level, &chunk);
         tierce__lock_take(&engine->lock);
+        u->in_hand = 0;
         while (is_first && u->sending > 0 && !u->stops)
-            look_later(engine);
+            look_later(engine, TIERCE__DEADLINE_NEVER);
         is_first = false;
     }
     while (u->sending > 0 && !u->stops)
-        look_later(engine);
+        look_later(engine, TIERCE__DEADLINE_NEVER);
     bool is_over = end_outage(u, &sent, &lost);
     u->runs = false;
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
     if (is_over)
-        tierce__log(TIERCE_LOG_WARN, "remote_chunks_sent",
-                    "tier=%s sent=%" PRIu64 " lost=%" PRIu64 "%s", name_of(level), sent, lost,
-                    lost > 0 ? " hint=\"lost chunks are sent when they are stored again\"" : "");
+        tierce__log(TIERCE_LOG_WARN, lines_of(level)->sent,
+                    "tier=%s sent=%" PRIu64 " lost=%" PRIu64 "%s%s%s", name_of(level), sent, lost,
+                    lost > 0 ? " hint=\"" : "", lost > 0 ? lines_of(level)->lost_hint : "",
+                    lost > 0 ? "\"" : "");
     return NULL;
 }
 
@@ -337,7 +418,7 @@ static void log_drops(struct tierce__level *level)
     bool logs = u->drop_ns != 0 && now_ns >= u->drop_ns + DROPS_GATHER_NS &&
                 (u->logged_ns == 0 || now_ns >= u->logged_ns + DROPS_PERIOD_NS);
     uint64_t drops = u->skipped[TIERCE__UNSENT_QUEUE];
-    uint64_t news = drops - u->drops_logged, queue_bytes = level->queue_bytes;
+    uint64_t news = drops - u->drops_logged, queue_bytes = level->queue_bytes, lost = u->lost;
     if (logs) {
         u->drops_logged = drops;
         u->drop_ns = 0;
@@ -345,18 +426,16 @@ static void log_drops(struct tierce__level *level)
     }
     tierce__lock_drop(&level->engine->lock);
     if (logs)
-        tierce__log(TIERCE_LOG_WARN, "remote_puts_dropped",
-                    "tier=%s dropped=%" PRIu64 " total=%" PRIu64 " queue_bytes=%" PRIu64
-                    " hint=\"chunks are stored faster than the store takes them: raise "
-                    "remote.queue for bursts; if it lasts, raise remote.writes or use "
-                    "remote.codec=lossless\"",
-                    name_of(level), news, drops, queue_bytes);
+        tierce__log(TIERCE_LOG_WARN, lines_of(level)->dropped,
+                    "tier=%s dropped=%" PRIu64 " total=%" PRIu64 " lost=%" PRIu64
+                    " queue_bytes=%" PRIu64 " hint=\"%s\"",
+                    name_of(level), news, drops, lost, queue_bytes, lines_of(level)->dropped_hint);
 }
 
 void tierce__unsent_keep(struct tierce_engine *engine)
 {
     for (size_t i = 1; i < engine->level_count; i++) {
-        if (!engine->levels[i].health.shared)
+        if (engine->levels[i].unsent.chunks == NULL)
             continue;
         log_drops(&engine->levels[i]);
         start_sender(&engine->levels[i]);
@@ -378,7 +457,7 @@ void tierce__unsent_stop(struct tierce_engine *engine)
         if (had_thread)
             pthread_join(u->thread, NULL);
         if (left > 0)
-            tierce__log(TIERCE_LOG_WARN, "remote_chunks_left",
+            tierce__log(TIERCE_LOG_WARN, lines_of(level)->left,
                         "tier=%s chunks=%" PRIu64
                         " reason=\"the engine was closed before they were "
                         "sent\"",
@@ -386,40 +465,106 @@ void tierce__unsent_stop(struct tierce_engine *engine)
     }
 }
 
-/* Whether the level has chunks of an outage, and whether they are sent soon. Under ENGINE. */
-static bool has_outage(const struct tierce__level *level, bool *is_soon)
+/* Whether chunks up to a serial wait that a flush waits for. Those that the tier has are requests
+ * in the background. Under ENGINE. */
+static bool has_early(const struct tierce__level *level, uint64_t last)
 {
     const struct tierce__unsent *u = &level->unsent;
-    if (!u->is_outage || waiting(u) == 0)
-        return false;
-    *is_soon = u->sending > 0 || u->runs || may_send(level);
-    return true;
+    bool is_waited_for = u->is_outage || !level->health.shared;
+    bool is_in_hand = u->in_hand != 0 && u->in_hand <= last;
+    return is_waited_for && (is_in_hand || (u->count > 0 && at(u, 0)->serial <= last));
+}
+
+/* Whether they are sent soon: after an outage of a remote store, only if a try is due. Under
+ * ENGINE.
+ */
+static bool are_sent_soon(const struct tierce__level *level)
+{
+    const struct tierce__unsent *u = &level->unsent;
+    bool serves = !u->stops && tierce__health_serves(&level->health) &&
+                  tierce__engine_mode(level->engine) == TIERCE_MODE_NORMAL;
+    return u->sending > 0 || u->runs || may_send(level) ||
+           (serves && !(u->is_outage && level->health.shared));
+}
+
+/* Blocks until the level's chunks up to a serial have been given to the tier. */
+static int wait_for_level(struct tierce__level *level, uint64_t last, uint64_t deadline_ns)
+{
+    struct tierce_engine *engine = level->engine;
+    int rc = 0;
+    tierce__lock_take(&engine->lock);
+    while (rc == 0 && has_early(level, last)) {
+        bool serves = tierce__health_serves(&level->health);
+        if (!are_sent_soon(level))
+            rc = serves && !level->unsent.is_outage ? TIERCE_E_FULL : TIERCE_E_DOWN;
+        else if (tierce__now_ns() >= deadline_ns)
+            rc = TIERCE_E_DEADLINE;
+        else
+            look_later(engine, deadline_ns);
+    }
+    tierce__lock_drop(&engine->lock);
+    return rc;
+}
+
+static uint64_t last_of(struct tierce__level *level)
+{
+    tierce__lock_take(&level->engine->lock);
+    uint64_t last = level->unsent.serial;
+    tierce__lock_drop(&level->engine->lock);
+    return last;
+}
+
+void tierce__unsent_drain(struct tierce_engine *engine, uint64_t deadline_ns)
+{
+    for (size_t i = 1; i < engine->level_count; i++) {
+        struct tierce__level *level = &engine->levels[i];
+        int rc = wait_for_level(level, last_of(level), deadline_ns);
+        (void)rc; /* the chunks that are left are logged at the end */
+    }
+}
+
+static bool are_done(struct tierce_engine *engine, const uint64_t *lasts)
+{
+    bool are = true;
+    tierce__lock_take(&engine->lock);
+    for (size_t i = 1; i < engine->level_count; i++)
+        are = are && !has_early(&engine->levels[i], lasts[i]);
+    tierce__lock_drop(&engine->lock);
+    return are;
+}
+
+/* Returns the loss of a chunk that no flush has returned yet, or 0. */
+static int take_loss(struct tierce_engine *engine)
+{
+    int loss = 0;
+    tierce__lock_take(&engine->lock);
+    for (size_t i = 1; i < engine->level_count && loss == 0; i++) {
+        loss = engine->levels[i].unsent.unsaid_loss;
+        engine->levels[i].unsent.unsaid_loss = 0;
+    }
+    tierce__lock_drop(&engine->lock);
+    return loss;
 }
 
 int tierce__unsent_wait(struct tierce_engine *engine, uint64_t deadline_ns)
 {
+    uint64_t lasts[TIERCE__TIERS_MAX];
     int rc = 0;
-    bool again = true;
-    tierce__lock_take(&engine->lock);
-    while (again) {
-        rc = 0;
-        again = false;
+    for (size_t i = 1; i < engine->level_count; i++)
+        lasts[i] = last_of(&engine->levels[i]);
+    int failed = 0;
+    do { /* a late write may fail, and its chunk wait again */
         for (size_t i = 1; i < engine->level_count; i++) {
-            bool is_soon;
-            if (!has_outage(&engine->levels[i], &is_soon))
-                continue;
-            rc = TIERCE_E_DOWN;
-            again |= is_soon;
+            int waited = wait_for_level(&engine->levels[i], lasts[i], deadline_ns);
+            rc = rc == 0 ? waited : rc;
         }
-        if (again && tierce__now_ns() >= deadline_ns) {
-            rc = TIERCE_E_DEADLINE;
-            break;
-        }
-        if (again)
-            look_later(engine);
-    }
-    tierce__lock_drop(&engine->lock);
-    return rc;
+        if (rc < 0)
+            return rc; /* the caller tries again: a loss is returned by then */
+        int of_puts = tierce__storage_wait_for_puts(engine, deadline_ns);
+        failed = failed == 0 ? of_puts : failed;
+    } while (!are_done(engine, lasts));
+    int loss = take_loss(engine);
+    return failed == 0 ? loss : failed;
 }
 
 void tierce__unsent_report(struct tierce__level *level, struct tierce__unsent_report *out)

@@ -178,6 +178,8 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
         return TIERCE_E_REFUSED;
     if (queue_is_full(d, tierce__store_put_bytes(req))) {
         d->stats.dropped_puts++;
+        if (slot == TIERCE__INDEX_NONE && d->admitted != NULL)
+            (void)admit(d, req->keys); /* remembered again: the next put may find room */
         return TIERCE_E_FULL;
     }
     /* It is asked again when its turn comes; until then it would take the room of others. */

@@ -386,6 +386,26 @@ START_TEST(a_full_queue_takes_no_more)
 }
 END_TEST
 
+/* A put that the queue drops is still one of two. */
+START_TEST(a_full_queue_forgets_no_first_put)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = 1;
+    opts.queue_bytes = 256 * 1024;
+    opts.admit_second = true;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    for (unsigned n = 0; n < 32; n++)
+        ck_assert_int_eq(store_put(&s, n), TIERCE_E_REFUSED);
+    hang(TIERCE__FAULT_SUBMIT_WRITE);
+    submit_puts(&many, 32, UINT32_MAX);
+    unsigned kept = 32 - (unsigned)dones_of(&many);
+    ck_assert_int_eq(many.reqs[kept].status, TIERCE_E_FULL);
+    unhang();
+    wait_for_dones(&many, 32);
+    ck_assert_int_eq(store_put(&s, kept), 0);
+}
+END_TEST
+
 /* A suffix whose prefix found no room gets no room in the queue either: it is answered at once. */
 START_TEST(a_queue_takes_no_suffix_without_its_prefix)
 {
@@ -678,6 +698,7 @@ static Suite *make_suite(void)
     tcase_add_test(t, deadlines_end_requests_that_hang);
     tcase_add_test(t, a_late_put_is_not_wasted);
     tcase_add_test(t, a_full_queue_takes_no_more);
+    tcase_add_test(t, a_full_queue_forgets_no_first_put);
     tcase_add_test(t, a_queue_takes_no_suffix_without_its_prefix);
     tcase_add_test(t, close_cancels_what_does_not_end);
     tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
