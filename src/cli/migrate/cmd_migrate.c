@@ -29,8 +29,14 @@ const char *const tierce__cli_migrate_help[] = {
     "  --environment  read the variables LMCACHE_* too, which override the file. FILE may be\n"
     "                 omitted\n"
     "\n"
-    "Values lmcache.* of vLLM's kv_connector_extra_config are not read: add them to the file\n"
-    "first. Passwords in URLs are copied: write the output to a file of mode 0600.\n"
+    "  --kv-transfer-config JSON\n"
+    "                 read vLLM's flag of this name too: values lmcache.* of its\n"
+    "                 kv_connector_extra_config override the file. FILE may be omitted\n"
+    "  -- COMMAND...  read the flags of LMCache's multiprocess server too: the words of its\n"
+    "                 command line, as in `-- lmcache server --l1-size-gb 20`. FILE may be\n"
+    "                 omitted\n"
+    "\n"
+    "Passwords in URLs are copied: write the output to a file of mode 0600.\n"
     "\n"
     "Exit status: 0: every key was translated or needs no counterpart; 1: the configuration was\n"
     "printed, and some keys were refused; 2: invalid arguments, or an invalid file.\n",
@@ -60,7 +66,9 @@ static bool is_secret(const struct tierce__migrate_entry *entry)
                                         "_key", "token",  "sas",        "connection_string"};
     /* Other keys have the later words too: min_retrieve_tokens. */
     bool is_any =
-        strncmp(entry->name, "extra_config.", 13) == 0 || entry->key == &tierce__lmcache_unknown;
+        strncmp(entry->name, "extra_config.", 13) == 0 ||
+        strncmp(entry->name, TIERCE__MIGRATE_ADAPTER, strlen(TIERCE__MIGRATE_ADAPTER)) == 0 ||
+        entry->key == &tierce__lmcache_unknown;
     for (size_t i = 0; i < (is_any ? sizeof(words) / sizeof(*words) : 2); i++) {
         if (strcasestr(entry->name, words[i]) != NULL)
             return true;
@@ -100,8 +108,7 @@ static void print_entry(const struct tierce__migration *migration,
         printf("\n# %s: %s (line %d)\n", name, shown, entry->line);
     else
         printf("\n# %s: %s (%s)\n", name, shown,
-               entry->line == TIERCE__MIGRATE_ENVIRONMENT ? "environment"
-                                                          : "not set; LMCache's default");
+               entry->line < 0 ? tierce__migrate_place(entry->line) : "not set; LMCache's default");
     /* A reason of the value is more exact than the text of the key. */
     if (entry->outcome != TIERCE__MIGRATE_REFUSED || entry->note[0] == '\0')
         print_comment(entry->key->text);
@@ -139,8 +146,9 @@ static void print_refusals(const struct tierce__migration *migration, const char
         tierce__text_for_message(name, sizeof(name), entry->name);
         if (entry->outcome != TIERCE__MIGRATE_REFUSED)
             continue;
-        if (entry->line == TIERCE__MIGRATE_ENVIRONMENT)
-            (void)tierce__cli_fail(COMMAND, "environment: %s is refused: %s", name, why);
+        if (entry->line < 0)
+            (void)tierce__cli_fail(COMMAND, "%s: %s is refused: %s",
+                                   tierce__migrate_place(entry->line), name, why);
         else
             (void)tierce__cli_fail(COMMAND, "%s:%d: %s is refused: %s", path, entry->line, name,
                                    why);
@@ -151,17 +159,27 @@ static void print_refusals(const struct tierce__migration *migration, const char
 static int print_all(const struct tierce__migration *migration)
 {
     char shown[VALUE_SHOWN] = "";
+    const char *between = "";
     if (migration->path != NULL)
         tierce__text_for_message(shown, sizeof(shown), migration->path);
-    printf("# A configuration of Tierce, translated by `tierce migrate` from %s%s%s.\n"
+    const char *const from[] = {migration->path != NULL ? shown : NULL,
+                                migration->environment ? "the environment" : NULL,
+                                migration->kv_transfer != NULL ? "kv_connector_extra_config" : NULL,
+                                migration->server != NULL ? "a command line" : NULL};
+    printf("# A configuration of Tierce, translated by `tierce migrate` from ");
+    for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+        if (from[i] == NULL)
+            continue;
+        printf("%s%s", between, from[i]);
+        between = " and ";
+    }
+    printf(".\n"
            "# Check it with: tierce config --file FILE. vLLM reads it with TIERCE_CONFIG=FILE and\n"
            "#   --kv-transfer-config '{\"kv_connector\": \"TierceConnector\", "
            "\"kv_connector_module_path\":\n"
            "#   \"tierce.vllm\", \"kv_role\": \"kv_both\", \"kv_load_failure_policy\": "
            "\"recompute\"}'\n"
-           "# Parameters that are not here keep Tierce's defaults.\n",
-           shown, migration->path != NULL && migration->environment ? " and " : "",
-           migration->environment ? "the environment" : "");
+           "# Parameters that are not here keep Tierce's defaults.\n");
     size_t refused = print_group(migration, TIERCE__MIGRATE_REFUSED, "refused: you must decide");
     print_group(migration, TIERCE__MIGRATE_MOVED, "translated");
     print_group(migration, TIERCE__MIGRATE_OFF, "off, or without effect: nothing to translate");
@@ -178,14 +196,29 @@ int tierce__cli_migrate(int argc, char **argv)
          .min = 1, .max = RANKS_MAX},
         {"--environment", TIERCE__OPTION_FLAG,
          TIERCE__OPTION_FIELD(struct tierce__migration, environment)},
+        {"--kv-transfer-config", TIERCE__OPTION_TEXT,
+         TIERCE__OPTION_FIELD(struct tierce__migration, kv_transfer)},
         {NULL}};
     char why[TIERCE_CONFIG_ERROR_BYTES];
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--") != 0)
+            continue;
+        migration.server = i + 1 < argc ? argv + i + 1 : NULL;
+        migration.server_words = argc - i - 1;
+        argc = i;
+        argv[i] = NULL;
+    }
     int status = tierce__options_read(COMMAND, options, &migration, 0, &argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
-    if (argc > 2 || (argc < 2 && !migration.environment))
+    bool is_elsewhere =
+        migration.environment || migration.kv_transfer != NULL || migration.server != NULL;
+    if (argc > 2 || (argc < 2 && !is_elsewhere))
         return tierce__cli_usage(COMMAND, "one FILE is required: a configuration of LMCache");
-    migration.path = argc == 2 ? argv[1] : getenv("LMCACHE_CONFIG_FILE");
+    if (argc == 2)
+        migration.path = argv[1];
+    else if (migration.environment)
+        migration.path = getenv("LMCACHE_CONFIG_FILE");
     int rc = tierce_config_create(&migration.config);
     if (rc != 0)
         return tierce__cli_fail(COMMAND, "%s", tierce_strerror(rc));

@@ -10,8 +10,9 @@
 
 /*
  * A configuration of LMCache as entries, one for each key, with the outcome of each.
- * lmcache_keys.def has the keys, migrate_read.c reads file and environment, migrate_rules.c has
- * the rules of the rows, migrate_remote.c the URLs of remote stores, cmd_migrate.c the output.
+ * lmcache_keys.def and lmcache_server.def have the keys, migrate_read.c reads file, environment,
+ * JSON and command line, migrate_rules.c has the rules of the rows, migrate_remote.c the URLs of
+ * remote stores, cmd_migrate.c the output.
  *
  * Thread: one.
  */
@@ -19,7 +20,14 @@
 #define TIERCE__MIGRATE_ENTRIES_MAX 512u
 #define TIERCE__MIGRATE_PARAMS_MAX  2u /* that one key sets */
 #define TIERCE__MIGRATE_NOTE_BYTES  1024u
-#define TIERCE__MIGRATE_ENVIRONMENT (-1) /* the line of an entry that a variable has set */
+/* The line of an entry that is in no file. */
+#define TIERCE__MIGRATE_ENVIRONMENT (-1)
+#define TIERCE__MIGRATE_CONNECTOR   (-2) /* kv_connector_extra_config of vLLM */
+#define TIERCE__MIGRATE_SERVER      (-3) /* the command line of LMCache's multiprocess server */
+
+/* Members of the adapters of LMCache's server: "--l2-adapter.1.type" and so on. Their rows have no
+ * number. */
+#define TIERCE__MIGRATE_ADAPTER "--l2-adapter."
 
 struct tierce__migration;
 struct tierce__migrate_entry;
@@ -52,27 +60,34 @@ struct tierce__migrate_entry {
 };
 
 struct tierce__migration {
-    const char *path; /* NULL: no file */
-    bool environment; /* variables override the file, as in LMCache */
-    uint64_t ranks;   /* of a host */
+    const char *path;        /* NULL: no file */
+    bool environment;        /* variables override the file, as in LMCache */
+    const char *kv_transfer; /* the JSON of vLLM's --kv-transfer-config, or NULL: its values
+                                override both */
+    char **server;           /* the words of the command line of LMCache's server, or NULL */
+    int server_words;
+    uint64_t ranks; /* of a host */
     struct tierce_config *config;
     struct tierce__migrate_entry *entries; /* [TIERCE__MIGRATE_ENTRIES_MAX] */
     size_t count;
 };
 
-/* The rows of lmcache_keys.def; a row with a NULL name ends them. */
+/* The rows of both tables; a row with a NULL name ends them. */
 extern const struct tierce__lmcache_key tierce__lmcache_keys[];
 /* The row of keys that have none. */
 extern const struct tierce__lmcache_key tierce__lmcache_unknown;
 
 /*
- * Reads file and environment into entries. Errors: TIERCE_E_CONFIG (content), negative
+ * Reads all sources into entries. Errors: TIERCE_E_CONFIG (content), negative
  * errno of the file, -ENOMEM; `why` is a sentence each time. The caller clears the migration in
  * any case.
  */
 TIERCE_MUSTUSE int tierce__migrate_read(struct tierce__migration *migration,
                                         char why[TIERCE_CONFIG_ERROR_BYTES]);
 void tierce__migrate_clear(struct tierce__migration *migration);
+
+/* Where entries of this line are, if it is not a line of the file; otherwise NULL. */
+const char *tierce__migrate_place(int line);
 
 /* Runs the rule of every entry. */
 void tierce__migrate_apply(struct tierce__migration *migration);
@@ -94,8 +109,14 @@ void tierce__migrate_end(struct tierce__migrate_entry *entry, enum tierce__migra
 void tierce__migrate_set(struct tierce__migration *migration, struct tierce__migrate_entry *entry,
                          const char *param, const char *value);
 
-/* The rules of remote_url and remote_storage_plugins; the second one adds to the URLs of the
- * first. */
+/* Sets a size: the GiB of the value, for each rank. */
+void tierce__migrate_gib(struct tierce__migration *migration, struct tierce__migrate_entry *entry,
+                         const char *param, uint64_t ranks);
+
+/* The rules of remote_url, remote_storage_plugins and the type of an adapter; each adds to the URLs
+ * that are there. */
+void tierce__migrate_adapter(struct tierce__migration *migration,
+                             struct tierce__migrate_entry *entry);
 void tierce__migrate_remote(struct tierce__migration *migration,
                             struct tierce__migrate_entry *entry);
 void tierce__migrate_plugins(struct tierce__migration *migration,

@@ -12,6 +12,9 @@
 #include <string.h>
 
 #define EXTRA    "extra_config"
+#define TRANSFER "kv_connector_extra_config"
+#define OURS     "lmcache."    /* LMCache's names in kv_connector_extra_config */
+#define SERVERS  "lmcache.mp." /* those for its multiprocess server */
 #define VARIABLE "LMCACHE_"
 
 extern char **environ;
@@ -25,14 +28,36 @@ struct reader {
 /* An error at a key. */
 static int fail_at(struct reader *reader, int rc, int line, const char *name, const char *why)
 {
-    if (line == TIERCE__MIGRATE_ENVIRONMENT)
-        return tierce__config_fail(reader->error, rc, "%.64s in the environment: %s", name, why);
+    const char *place = tierce__migrate_place(line);
+    if (place != NULL)
+        return tierce__config_fail(reader->error, rc, "%.64s in the %s: %s", name, place, why);
     return tierce__config_fail(reader->error, rc, "%.200s:%d: \"%.64s\": %s",
                                reader->migration->path, line, name, why);
 }
 
+const char *tierce__migrate_place(int line)
+{
+    switch (line) {
+    case TIERCE__MIGRATE_ENVIRONMENT:
+        return "environment";
+    case TIERCE__MIGRATE_CONNECTOR:
+        return TRANSFER;
+    case TIERCE__MIGRATE_SERVER:
+        return "command line";
+    default:
+        return NULL;
+    }
+}
+
 static const struct tierce__lmcache_key *find_key(const char *name)
 {
+    char adapter[128];
+    if (strncmp(name, TIERCE__MIGRATE_ADAPTER, strlen(TIERCE__MIGRATE_ADAPTER)) == 0) {
+        const char *number = name + strlen(TIERCE__MIGRATE_ADAPTER);
+        const char *member = number + strspn(number, "0123456789.");
+        snprintf(adapter, sizeof(adapter), TIERCE__MIGRATE_ADAPTER "%s", member);
+        name = adapter;
+    }
     for (const struct tierce__lmcache_key *key = tierce__lmcache_keys; key->name != NULL; key++) {
         size_t length = strlen(key->name);
         TIERCE_ASSERT(length > 0);
@@ -122,18 +147,25 @@ static int add_entry(struct reader *reader, char *name, int line, struct fy_node
     return rc;
 }
 
-/* JSON, which YAML includes: LMCache takes it from its variable, and in place of a mapping. */
-static int read_extra(struct reader *reader, const char *text, int line)
+/* JSON, which YAML includes: the members of a mapping, each named with the prefix. */
+static int read_json(struct reader *reader, const char *name, const char *text, int line,
+                     const char *prefix)
 {
     struct reader inner = {.migration = reader->migration, .error = reader->error, .line = line};
     struct tierce__yaml yaml = {0};
-    int rc = tierce__yaml_parse(&yaml, EXTRA, text, strlen(text), reader->error);
+    int rc = tierce__yaml_parse(&yaml, name, text, strlen(text), reader->error);
     if (rc == 0 && (yaml.root == NULL || !fy_node_is_mapping(yaml.root)))
-        rc = fail_at(reader, TIERCE_E_CONFIG, line, EXTRA, "must be a mapping");
+        rc = fail_at(reader, TIERCE_E_CONFIG, line, name, "must be a mapping");
     else if (rc == 0)
-        rc = read_pairs(&inner, yaml.root, EXTRA ".");
+        rc = read_pairs(&inner, yaml.root, prefix);
     tierce__yaml_close(&yaml);
     return rc;
+}
+
+/* LMCache takes JSON from its variable, and in place of a mapping. */
+static int read_extra(struct reader *reader, const char *text, int line)
+{
+    return read_json(reader, EXTRA, text, line, EXTRA ".");
 }
 
 /* The value of extra_config in a file. */
@@ -291,6 +323,140 @@ static int read_file(struct reader *reader)
     return rc;
 }
 
+/* ---- multiprocess mode */
+
+/* A value of kv_connector_extra_config. "lmcache.NAME" overrides NAME, and names of servers are
+ * keys of their own. */
+static int put_transfer(struct reader *reader, struct fy_node_pair *pair)
+{
+    struct tierce__line full = {0};
+    char *key = NULL, *value = NULL;
+    int rc = tierce__yaml_scalar(&key, fy_node_pair_key(pair));
+    if (rc == 0)
+        rc = read_value(&value, fy_node_pair_value(pair));
+    bool is_ours = rc == 0 && strncmp(key, OURS, strlen(OURS)) == 0;
+    bool is_server = is_ours && strncmp(key, SERVERS, strlen(SERVERS)) == 0;
+    if (rc == 0 && is_ours && strcmp(key + strlen(OURS), EXTRA) == 0) {
+        drop_extra(reader->migration);
+        tierce__free(key);
+        tierce__free(value);
+        return read_extra_node(reader, fy_node_pair_value(pair), TIERCE__MIGRATE_CONNECTOR);
+    }
+    if (rc == 0) {
+        tierce__line_put(&full, is_ours ? "" : TRANSFER ".");
+        tierce__line_put(&full, key + (is_ours && !is_server ? strlen(OURS) : 0));
+        tierce__line_put_bytes(&full, "", 1);
+        rc = full.failed ? -ENOMEM
+                         : put_value(reader->migration, full.text, value != NULL ? value : "",
+                                     TIERCE__MIGRATE_CONNECTOR);
+    }
+    if (rc != 0)
+        fail_at(reader, rc == -ENOMEM ? rc : TIERCE_E_CONFIG, TIERCE__MIGRATE_CONNECTOR,
+                key != NULL ? key : "a key", rc == -EINVAL ? "is invalid" : tierce_strerror(rc));
+    tierce__line_clear(&full);
+    tierce__free(key);
+    tierce__free(value);
+    return rc == 0 || rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
+}
+
+/* The JSON of --kv-transfer-config, or of its member kv_connector_extra_config alone. */
+static int read_transfer(struct reader *reader)
+{
+    const char *text = reader->migration->kv_transfer;
+    struct reader inner = {
+        .migration = reader->migration, .error = reader->error, .line = TIERCE__MIGRATE_CONNECTOR};
+    struct tierce__yaml yaml = {0};
+    struct fy_node_pair *pair;
+    void *state = NULL;
+    int rc = tierce__yaml_parse(&yaml, "--kv-transfer-config", text, strlen(text), reader->error);
+    if (rc != 0)
+        return rc;
+    struct fy_node *values = yaml.root;
+    if (values != NULL && fy_node_is_mapping(values) &&
+        fy_node_mapping_lookup_by_string(values, TRANSFER, FY_NT) != NULL)
+        values = fy_node_mapping_lookup_by_string(values, TRANSFER, FY_NT);
+    else if (values != NULL && fy_node_is_mapping(values) &&
+             fy_node_mapping_lookup_by_string(values, "kv_connector", FY_NT) != NULL)
+        values = NULL; /* nothing is set */
+    else if (values == NULL || !fy_node_is_mapping(values))
+        rc = fail_at(reader, TIERCE_E_CONFIG, TIERCE__MIGRATE_CONNECTOR, TRANSFER,
+                     "must be a mapping");
+    while (rc == 0 && values != NULL && (pair = fy_node_mapping_iterate(values, &state)) != NULL)
+        rc = put_transfer(&inner, pair);
+    tierce__yaml_close(&yaml);
+    return rc;
+}
+
+/* A flag and its values, as LMCache's parser reads them: --no-NAME is false, and a flag without a
+ * value true. */
+static int put_flag(struct reader *reader, const char *word, char **values, int count,
+                    unsigned *adapters)
+{
+    struct tierce__line value = {0};
+    char name[128], prefix[64];
+    size_t length = strcspn(word, "=");
+    bool is_negative = strncmp(word, "--no-", 5) == 0 && word[length] == '\0' && count == 0;
+    snprintf(name, sizeof(name), "%s%.*s", is_negative ? "--" : "",
+             (int)length - (is_negative ? 5 : 0), word + (is_negative ? 5 : 0));
+    if (word[length] == '=')
+        tierce__line_put(&value, word + length + 1);
+    for (int i = 0; i < count; i++) {
+        tierce__line_put(&value, value.bytes > 0 ? "," : "");
+        tierce__line_put(&value, values[i]);
+    }
+    if (word[length] != '=' && count == 0)
+        tierce__line_put(&value, is_negative ? "false" : "true");
+    tierce__line_put_bytes(&value, "", 1);
+    int rc = value.failed ? -ENOMEM : 0;
+    if (rc == 0 && strcmp(name, "--l2-adapter") == 0) {
+        snprintf(prefix, sizeof(prefix), TIERCE__MIGRATE_ADAPTER "%u.", ++*adapters);
+        rc = read_json(reader, name, value.text, TIERCE__MIGRATE_SERVER, prefix);
+    } else {
+        if (rc == 0)
+            rc = put_value(reader->migration, name, value.text, TIERCE__MIGRATE_SERVER);
+        if (rc != 0)
+            fail_at(reader, rc, TIERCE__MIGRATE_SERVER, name, tierce_strerror(rc));
+    }
+    tierce__line_clear(&value);
+    return rc;
+}
+
+/* The words before the first flag are the program. */
+static int read_server(struct reader *reader)
+{
+    char **words = reader->migration->server;
+    int count = reader->migration->server_words, rc = 0;
+    unsigned adapters = 0;
+    for (int i = 0; rc == 0 && i < count;) {
+        int end = i + 1;
+        while (end < count && strncmp(words[end], "--", 2) != 0)
+            end++;
+        if (strncmp(words[i], "--", 2) == 0)
+            rc = put_flag(reader, words[i], words + i + 1, end - i - 1, &adapters);
+        i = end;
+    }
+    return rc;
+}
+
+/* Whether a key of this parameter is given. */
+static bool has_target(const struct tierce__migration *migration, const char *target)
+{
+    for (size_t i = 0; i < migration->count; i++) {
+        const struct tierce__lmcache_key *key = migration->entries[i].key;
+        if (key->target != NULL && strcmp(key->target, target) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_multiprocess(const struct tierce__migration *migration)
+{
+    bool is_found = migration->server != NULL;
+    for (size_t i = 0; i < migration->count; i++)
+        is_found |= strncmp(migration->entries[i].name, SERVERS, strlen(SERVERS)) == 0;
+    return is_found;
+}
+
 static bool is_missing(const struct tierce__migration *migration, const char *name)
 {
     const struct tierce__migrate_entry *entry = tierce__migrate_find(migration, name);
@@ -311,8 +477,19 @@ int tierce__migrate_read(struct tierce__migration *migration, char why[TIERCE_CO
         if (strncmp(*p, VARIABLE, strlen(VARIABLE)) == 0)
             rc = read_variable(&reader, *p + strlen(VARIABLE));
     }
-    /* LMCache's default for a key that is missing or null, where Tierce's default is smaller. */
-    if (rc == 0 && is_missing(migration, "max_local_cpu_size")) {
+    if (rc == 0 && migration->kv_transfer != NULL)
+        rc = read_transfer(&reader);
+    if (rc == 0 && migration->server != NULL)
+        rc = read_server(&reader);
+    /* LMCache's server has a port without a flag too. */
+    if (rc == 0 && migration->server != NULL && !has_target(migration, "node.start")) {
+        rc = put_value(migration, "--port", "5555", 0);
+        if (rc != 0)
+            tierce__config_fail(&error, rc, "%s", tierce_strerror(rc));
+    }
+    /* LMCache's default for a key that is missing or null, where Tierce's default is smaller. In
+     * multiprocess mode the server has the memory. */
+    if (rc == 0 && !is_multiprocess(migration) && is_missing(migration, "max_local_cpu_size")) {
         rc = put_value(migration, "max_local_cpu_size", "5.0", 0);
         if (rc != 0)
             tierce__config_fail(&error, rc, "%s", tierce_strerror(rc));

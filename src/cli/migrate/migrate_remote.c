@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define EXTRA         "extra_config."
+#define OPTION_BYTES  240u /* of a name with its prefix */
 #define NO_CAP        "LMCache sets no limit for this folder; ?size=2TiB in the URL would set one."
 #define MOUNTED       "The folder is used through the mounted file system. " NO_CAP
 #define UNRESERVED    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
@@ -19,7 +20,8 @@
 /* One remote store, from remote_url or a plug-in, and its URL for remote.urls. */
 struct remote {
     struct tierce__migration *migration;
-    const char *rest; /* after "scheme://" */
+    const char *prefix; /* of the names of its options */
+    const char *rest;   /* after "scheme://" */
     struct tierce__line url;
     const char *note;
     bool refused; /* the note is the reason */
@@ -32,10 +34,23 @@ static void refuse(struct remote *remote, const char *note)
     remote->note = note;
 }
 
+static struct tierce__migrate_entry *find_option(const struct remote *remote, const char *name)
+{
+    char full[OPTION_BYTES];
+    int length = snprintf(full, sizeof(full), "%s%s", remote->prefix, name);
+    return length < (int)sizeof(full) ? tierce__migrate_find(remote->migration, full) : NULL;
+}
+
+static bool is_set(const struct remote *remote, const char *name)
+{
+    const struct tierce__migrate_entry *entry = find_option(remote, name);
+    return entry != NULL && !tierce__migrate_is_off(entry->value);
+}
+
 /* The text of an option, which then counts as moved; NULL if it is null or empty. */
 static const char *take_text(struct remote *remote, const char *name)
 {
-    struct tierce__migrate_entry *entry = tierce__migrate_find(remote->migration, name);
+    struct tierce__migrate_entry *entry = find_option(remote, name);
     if (entry == NULL || entry->value == NULL || entry->value[0] == '\0')
         return NULL;
     tierce__migrate_end(entry, TIERCE__MIGRATE_MOVED, "%s", "");
@@ -45,7 +60,7 @@ static const char *take_text(struct remote *remote, const char *name)
 /* The same; NULL if it is off. */
 static const char *take(struct remote *remote, const char *name)
 {
-    return tierce__migrate_value(remote->migration, name) != NULL ? take_text(remote, name) : NULL;
+    return is_set(remote, name) ? take_text(remote, name) : NULL;
 }
 
 /* Hosts with commas between; LMCache accepts spaces after them. */
@@ -152,7 +167,7 @@ static void map_lm(struct remote *remote)
 static void map_resp(struct remote *remote)
 {
     tierce__line_put(&remote->url, "redis://");
-    put_user(remote, EXTRA "username", EXTRA "password");
+    put_user(remote, "username", "password");
     tierce__line_put(&remote->url, remote->rest);
 }
 
@@ -195,8 +210,8 @@ static void map_sentinel(struct remote *remote)
 
 static void map_valkey(struct remote *remote)
 {
-    const char *mode = take(remote, EXTRA "valkey_mode");
-    bool is_tls = take(remote, EXTRA "tls_enable") != NULL;
+    const char *mode = take(remote, "valkey_mode");
+    bool is_tls = take(remote, "tls_enable") != NULL;
     bool is_cluster = mode != NULL && strcmp(mode, "cluster") == 0;
     char separator = '?';
     if (!is_cluster && strchr(remote->rest, ',') != NULL) {
@@ -206,14 +221,14 @@ static void map_valkey(struct remote *remote)
     }
     tierce__line_put(&remote->url, is_tls ? "valkeys" : "valkey");
     tierce__line_put(&remote->url, is_cluster ? "+cluster://" : "://");
-    put_user(remote, EXTRA "valkey_username", EXTRA "valkey_password");
+    put_user(remote, "valkey_username", "valkey_password");
     put_hosts(remote, remote->rest);
     if (!is_cluster) /* a cluster has no databases */
-        put_option(remote, EXTRA "valkey_database", "db", "", &separator);
-    if (take(remote, EXTRA "valkey_enable_ttl") == NULL)
+        put_option(remote, "valkey_database", "db", "", &separator);
+    if (take(remote, "valkey_enable_ttl") == NULL)
         return;
-    if (tierce__migrate_value(remote->migration, EXTRA "valkey_ttl_sec") != NULL)
-        put_option(remote, EXTRA "valkey_ttl_sec", "ttl", "s", &separator);
+    if (is_set(remote, "valkey_ttl_sec"))
+        put_option(remote, "valkey_ttl_sec", "ttl", "s", &separator);
     else
         tierce__line_put_format(&remote->url, "%cttl=24h", separator); /* LMCache's default */
 }
@@ -251,19 +266,16 @@ static void map_hf3fs(struct remote *remote)
 static void put_mooncake(struct remote *remote, const char *prefixed, const char *name,
                          char *separator)
 {
-    const char *option = prefixed + strlen(EXTRA "mooncake_");
-    char plain[64];
-    snprintf(plain, sizeof(plain), EXTRA "%s", option);
-    bool is_prefixed = tierce__migrate_value(remote->migration, prefixed) != NULL;
-    put_option(remote, is_prefixed ? prefixed : plain, name, "", separator);
+    put_option(remote, is_set(remote, prefixed) ? prefixed : prefixed + strlen("mooncake_"), name,
+               "", separator);
 }
 
 /* LMCache takes the master from its options, and older releases take it from the URL. */
 static void map_mooncake(struct remote *remote)
 {
-    const char *master = take(remote, EXTRA "mooncake_master_server_address");
+    const char *master = take(remote, "mooncake_master_server_address");
     if (master == NULL)
-        master = take(remote, EXTRA "master_server_address");
+        master = take(remote, "master_server_address");
     if (master == NULL)
         master = remote->rest;
     char separator = '?';
@@ -274,12 +286,12 @@ static void map_mooncake(struct remote *remote)
     }
     tierce__line_put(&remote->url, "mooncake://");
     tierce__line_put_bytes(&remote->url, master, strcspn(master, "/?"));
-    put_mooncake(remote, EXTRA "mooncake_metadata_server", "metadata", &separator);
-    put_mooncake(remote, EXTRA "mooncake_protocol", "protocol", &separator);
-    put_mooncake(remote, EXTRA "mooncake_device_name", "device", &separator);
-    put_mooncake(remote, EXTRA "mooncake_local_hostname", "host", &separator);
-    put_mooncake(remote, EXTRA "mooncake_global_segment_size", "segment", &separator);
-    put_mooncake(remote, EXTRA "mooncake_local_buffer_size", "buffer", &separator);
+    put_mooncake(remote, "mooncake_metadata_server", "metadata", &separator);
+    put_mooncake(remote, "mooncake_protocol", "protocol", &separator);
+    put_mooncake(remote, "mooncake_device_name", "device", &separator);
+    put_mooncake(remote, "mooncake_local_hostname", "host", &separator);
+    put_mooncake(remote, "mooncake_global_segment_size", "segment", &separator);
+    put_mooncake(remote, "mooncake_local_buffer_size", "buffer", &separator);
     remote->note = "Values of the file that MOONCAKE_CONFIG_PATH names are not read: add them to "
                    "the URL (docs/using/remote.md). Without segment the engine gives no memory to "
                    "the store; LMCache gives 3.1 GiB by default.";
@@ -326,8 +338,8 @@ static void map_s3(struct remote *remote)
         refuse(remote, "Directory buckets (S3 Express) are not supported: use another bucket.");
         return;
     }
-    bool is_plain = take(remote, EXTRA "disable_tls") != NULL;
-    bool has_region = take(remote, EXTRA "s3_region") != NULL;
+    bool is_plain = take(remote, "disable_tls") != NULL;
+    bool has_region = take(remote, "s3_region") != NULL;
     char separator = '?';
     tierce__line_put(&remote->url, "s3://");
     tierce__line_put_bytes(&remote->url, remote->rest, host.bucket);
@@ -338,7 +350,7 @@ static void map_s3(struct remote *remote)
                          is_plain ? "&path_style=false&insecure=true" : "&path_style=false");
         separator = '&';
     }
-    put_option(remote, EXTRA "s3_region", "region", "", &separator);
+    put_option(remote, "s3_region", "region", "", &separator);
     if (!has_region && host.region_bytes > 0) {
         tierce__line_put_format(&remote->url, "%cregion=", separator);
         tierce__line_put_bytes(&remote->url, host.region, host.region_bytes);
@@ -504,30 +516,36 @@ static void set_urls(struct tierce__migration *migration, struct tierce__migrate
     tierce__line_clear(&urls);
 }
 
+/* Ends an entry that has one store. */
+static void end_only_store(struct remote *remote, struct tierce__migrate_entry *entry)
+{
+    struct tierce__line all = {0};
+    end_store(remote, &all);
+    tierce__migrate_end(entry, remote->refused ? TIERCE__MIGRATE_REFUSED : TIERCE__MIGRATE_OFF,
+                        "%s", remote->note);
+    if (all.bytes > 0)
+        set_urls(remote->migration, entry, &all);
+    tierce__line_clear(&remote->url);
+    tierce__line_clear(&all);
+}
+
 void tierce__migrate_remote(struct tierce__migration *migration,
                             struct tierce__migrate_entry *entry)
 {
-    struct remote remote = {.migration = migration, .note = ""};
-    struct tierce__line all = {0};
+    struct remote remote = {.migration = migration, .prefix = EXTRA, .note = ""};
     if (tierce__migrate_is_off(entry->value)) {
         tierce__migrate_end(entry, TIERCE__MIGRATE_OFF, "%s", "");
         return;
     }
     map_scheme(&remote, entry->value);
-    end_store(&remote, &all);
-    tierce__migrate_end(entry, remote.refused ? TIERCE__MIGRATE_REFUSED : TIERCE__MIGRATE_OFF, "%s",
-                        remote.note);
-    if (all.bytes > 0)
-        set_urls(migration, entry, &all);
-    tierce__line_clear(&remote.url);
-    tierce__line_clear(&all);
+    end_only_store(&remote, entry);
 }
 
 /* The value of "extra_config.remote_storage_plugin.PLUGIN.OPTION", or NULL. */
 static const char *take_of_plugin(struct remote *remote, const char *plugin, const char *option)
 {
-    char name[200];
-    int length = snprintf(name, sizeof(name), EXTRA "remote_storage_plugin.%s.%s", plugin, option);
+    char name[OPTION_BYTES];
+    int length = snprintf(name, sizeof(name), "remote_storage_plugin.%s.%s", plugin, option);
     return length < (int)sizeof(name) ? take(remote, name) : NULL;
 }
 
@@ -541,16 +559,16 @@ static void map_plugin(struct remote *remote, const char *plugin)
         refuse_plugin(remote);
     } else if (length == 2 && memcmp(plugin, "fs", length) == 0) {
         value = take_of_plugin(remote, plugin, "base_path");
-        map_folder(remote, value != NULL ? value : take(remote, EXTRA "fs_base_path"), NO_CAP);
+        map_folder(remote, value != NULL ? value : take(remote, "fs_base_path"), NO_CAP);
     } else if (length == 5 && memcmp(plugin, "hf3fs", length) == 0) {
         value = take_of_plugin(remote, plugin, "base_path");
-        map_folder(remote, value != NULL ? value : take(remote, EXTRA "hf3fs_base_path"), MOUNTED);
+        map_folder(remote, value != NULL ? value : take(remote, "hf3fs_base_path"), MOUNTED);
     } else if (length == 13 && memcmp(plugin, "mooncakestore", length) == 0) {
         map_mooncake(remote);
     } else if (length == 5 && memcmp(plugin, "redis", length) == 0) {
         value = take_of_plugin(remote, "redis", "redis_url");
         if (value == NULL)
-            value = take(remote, EXTRA "redis_url");
+            value = take(remote, "redis_url");
         if (value != NULL || tierce__migrate_value(remote->migration, "remote_url") == NULL)
             map_scheme(remote, value != NULL ? value : "redis://localhost:6379");
     } else {
@@ -587,7 +605,7 @@ void tierce__migrate_plugins(struct tierce__migration *migration,
     if (plugins == NULL)
         tierce__migrate_end(entry, TIERCE__MIGRATE_REFUSED, "No memory for its URL.");
     while (plugins != NULL && (plugin = strtok_r(rest, ", ", &rest)) != NULL) {
-        struct remote remote = {.migration = migration, .note = ""};
+        struct remote remote = {.migration = migration, .prefix = EXTRA, .note = ""};
         map_plugin(&remote, plugin);
         end_store(&remote, &all);
         add_note(entry, plugin, &remote);
@@ -600,4 +618,153 @@ void tierce__migrate_plugins(struct tierce__migration *migration,
         entry->outcome = TIERCE__MIGRATE_REFUSED;
     tierce__line_clear(&all);
     tierce__free(plugins);
+}
+
+/* ---- adapters of `lmcache server` */
+
+/* A folder is the disk tier if LMCache limits it, and a store without a limit otherwise. Sets the
+ * disk tier and returns true. */
+static bool map_disk(struct remote *remote, struct tierce__migrate_entry *entry, const char *path)
+{
+    const char *old = tierce_config_get(remote->migration->config, "disk.path");
+    struct tierce__migrate_entry *size = find_option(remote, "max_capacity_gb");
+    if (path == NULL || path[0] != '/' || !is_set(remote, "max_capacity_gb") ||
+        (old != NULL && *old != '\0'))
+        return false;
+    tierce__migrate_gib(remote->migration, size, "disk.size", 1);
+    tierce__migrate_set(remote->migration, entry, "disk.path", path);
+    return true;
+}
+
+static void map_l2_resp(struct remote *remote)
+{
+    const char *host = take_text(remote, "host"), *port = take_text(remote, "port");
+    remote->rest = host != NULL ? host : "";
+    tierce__line_put(&remote->url, "redis://");
+    put_user(remote, "username", "password");
+    tierce__line_put_format(&remote->url, "%s:%s", remote->rest, port != NULL ? port : "");
+}
+
+static void map_l2_valkey(struct remote *remote)
+{
+    const char *nodes = take_text(remote, "startup_nodes");
+    bool is_cluster = take(remote, "cluster_mode") != NULL;
+    char separator = '?';
+    remote->rest = nodes != NULL ? nodes : "";
+    if (!is_cluster && strchr(remote->rest, ',') != NULL) {
+        refuse(remote,
+               "Several startup_nodes require cluster_mode: true. Otherwise name one of them.");
+        return;
+    }
+    tierce__line_put(&remote->url, take(remote, "tls_enable") != NULL ? "valkeys" : "valkey");
+    tierce__line_put(&remote->url, is_cluster ? "+cluster://" : "://");
+    put_user(remote, "username", "password");
+    put_hosts(remote, remote->rest);
+    if (!is_cluster)
+        put_option(remote, "database_id", "db", "", &separator);
+    put_option(remote, "ttl_seconds", "ttl", "s", &separator);
+}
+
+static void map_l2_s3(struct remote *remote)
+{
+    const char *endpoint = take_text(remote, "s3_endpoint");
+    remote->rest = endpoint != NULL ? endpoint : "";
+    if (strncmp(remote->rest, "s3://", 5) == 0)
+        remote->rest += 5;
+    map_s3(remote);
+}
+
+static void map_l2_mooncake(struct remote *remote)
+{
+    const char *master = take_text(remote, "master_server_addr");
+    remote->rest = master != NULL ? master : "";
+    map_mooncake(remote);
+}
+
+static void map_l2_fs(struct remote *remote)
+{
+    map_folder(remote, take(remote, "base_path"), NO_CAP);
+}
+
+static void map_l2_hf3fs(struct remote *remote)
+{
+    map_folder(remote, take(remote, "base_paths"), MOUNTED);
+}
+
+static void refuse_l2_plugin(struct remote *remote)
+{
+    const struct tierce__migrate_entry *module = find_option(remote, "module_path");
+    if (module != NULL && module->value != NULL && strcmp(module->value, "tierce.lmcache") == 0)
+        refuse(remote, "Its adapter_params are parameters of Tierce: add them to this file, "
+                       "without identity.");
+    else
+        refuse_plugin(remote);
+}
+
+static void refuse_l2_nixl(struct remote *remote)
+{
+    refuse(remote, "Use nixl:///FOLDER or s3+nixl://BUCKET in remote.urls (docs/using/remote.md).");
+}
+
+static void refuse_l2_p2p(struct remote *remote)
+{
+    refuse(remote, "Start `tierce manager` and add peers://HOST:6381 with its address to "
+                   "remote.urls (docs/using/peers.md).");
+}
+
+static void refuse_l2_device(struct remote *remote)
+{
+    refuse(remote, "Tierce does not use raw devices or DAX memory: set disk.path to a folder of a "
+                   "file system there, and disk.size.");
+}
+
+static const struct adapter {
+    const char *type;
+    void (*map)(struct remote *remote);
+    const char *folder; /* the option of a folder that may be the disk tier, or NULL */
+} adapters[] = {
+    {"fs", map_l2_fs, "base_path"},
+    {"fs_native", map_l2_fs, "base_path"},
+    {"hf3fs", map_l2_hf3fs, NULL},
+    {"resp", map_l2_resp, NULL},
+    {"valkey", map_l2_valkey, NULL},
+    {"s3", map_l2_s3, NULL},
+    {"mooncake_store", map_l2_mooncake, NULL},
+    {"mock", drop, NULL},
+    {"fault_inject", drop, NULL},
+    {"native_plugin", refuse_l2_plugin, NULL},
+    {"plugin", refuse_l2_plugin, NULL},
+    {"nixl_native", refuse_l2_nixl, NULL},
+    {"nixl_store", refuse_l2_nixl, NULL},
+    {"nixl_store_dynamic", refuse_l2_nixl, NULL},
+    {"p2p", refuse_l2_p2p, NULL},
+    {"raw_block", refuse_l2_device, NULL},
+    {"dax", refuse_l2_device, NULL},
+    {"aerospike", refuse_bucket, NULL},
+    {"bigtable", refuse_bucket, NULL},
+    {"hfbucket", refuse_bucket, NULL},
+    {"sagemaker-hyperpod", refuse_bucket, NULL},
+};
+
+void tierce__migrate_adapter(struct tierce__migration *migration,
+                             struct tierce__migrate_entry *entry)
+{
+    char prefix[64];
+    struct remote remote = {.migration = migration, .prefix = prefix, .note = ""};
+    /* "--l2-adapter.1.type" */
+    snprintf(prefix, sizeof(prefix), "%.*s", (int)(strlen(entry->name) - strlen("type")),
+             entry->name);
+    const char *type = entry->value != NULL ? entry->value : "";
+    for (size_t i = 0; i < sizeof(adapters) / sizeof(adapters[0]); i++) {
+        const struct adapter *adapter = &adapters[i];
+        if (strcmp(adapter->type, type) != 0)
+            continue;
+        if (adapter->folder != NULL && map_disk(&remote, entry, take(&remote, adapter->folder)))
+            return;
+        adapter->map(&remote);
+        end_only_store(&remote, entry);
+        return;
+    }
+    tierce__migrate_end(entry, TIERCE__MIGRATE_REFUSED,
+                        "The type is not one of LMCache 0.5.6's adapters.");
 }

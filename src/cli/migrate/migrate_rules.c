@@ -12,8 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXTRA    "extra_config."
-#define KEYS_MAX 256u
+#define EXTRA        "extra_config."
+#define ADAPTER      TIERCE__MIGRATE_ADAPTER
+#define FLAG         "--"
+#define MULTIPROCESS "lmcache.mp."
+#define KEYS_MAX     256u
 
 /* Values beyond this are refused; a uint64_t holds the others, in milliseconds or bytes. */
 #define NUMBER_MAX 1e18
@@ -163,33 +166,48 @@ static void rule_seconds(struct tierce__migration *migration, struct tierce__mig
     tierce__migrate_set(migration, entry, entry->key->target, text);
 }
 
-/* GiB of one rank become bytes of all ranks of a host. */
-static void set_gib(struct tierce__migration *migration, struct tierce__migrate_entry *entry,
-                    double gib)
+void tierce__migrate_gib(struct tierce__migration *migration, struct tierce__migrate_entry *entry,
+                         const char *param, uint64_t ranks)
 {
-    double bytes = gib * (double)migration->ranks * 1073741824.0;
+    double gib;
     char text[40];
+    if (!read_number(&gib, entry->value)) {
+        refuse_value(entry, "a number of GiB");
+        return;
+    }
+    double bytes = gib * (double)ranks * 1073741824.0;
     if (bytes > NUMBER_MAX) {
         refuse_value(entry, "a size that a machine has");
         return;
     }
     snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
-    tierce__migrate_set(migration, entry, entry->key->target, text);
+    tierce__migrate_set(migration, entry, param, text);
 }
 
-static void rule_memory_size(struct tierce__migration *migration,
-                             struct tierce__migrate_entry *entry)
+static void set_memory(struct tierce__migration *migration, struct tierce__migrate_entry *entry,
+                       uint64_t ranks)
 {
     double gib;
-    if (!read_number(&gib, entry->value))
-        refuse_value(entry, "a number of GiB");
-    else if (gib == 0)
+    if (read_number(&gib, entry->value) && gib == 0)
         tierce__migrate_end(
             entry, TIERCE__MIGRATE_REFUSED,
             "Tierce requires memory, through which all loads pass: set memory.size, "
             "1 GiB by default.");
     else
-        set_gib(migration, entry, gib);
+        tierce__migrate_gib(migration, entry, "memory.size", ranks);
+}
+
+static void rule_memory_size(struct tierce__migration *migration,
+                             struct tierce__migrate_entry *entry)
+{
+    set_memory(migration, entry, migration->ranks);
+}
+
+/* All ranks use LMCache's server together. */
+static void rule_server_memory(struct tierce__migration *migration,
+                               struct tierce__migrate_entry *entry)
+{
+    set_memory(migration, entry, 1);
 }
 
 /* The GiB of LMCache's disk tier; 0: it has none. */
@@ -230,13 +248,12 @@ static void rule_disk(struct tierce__migration *migration, struct tierce__migrat
 static void rule_disk_size(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
 {
     double gib;
-    if (!read_number(&gib, entry->value))
-        refuse_value(entry, "a number of GiB");
-    else if (gib == 0 || tierce__migrate_value(migration, "local_disk") == NULL)
+    if (read_number(&gib, entry->value) &&
+        (gib == 0 || tierce__migrate_value(migration, "local_disk") == NULL))
         tierce__migrate_end(entry, TIERCE__MIGRATE_OFF,
                             "LMCache has no disk tier with these values.");
     else
-        set_gib(migration, entry, gib);
+        tierce__migrate_gib(migration, entry, "disk.size", migration->ranks);
 }
 
 static void rule_policy(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
@@ -249,8 +266,11 @@ static void rule_policy(struct tierce__migration *migration, struct tierce__migr
     for (size_t i = 0; entry->value[i] != '\0'; i++)
         name[i] = (char)tolower((unsigned char)entry->value[i]);
     tierce__migrate_set(migration, entry, "memory.policy", name);
-    if (entry->outcome == TIERCE__MIGRATE_MOVED && disk_gib(migration) > 0 &&
-        tierce__migrate_value(migration, "local_disk") != NULL)
+    const char *path = tierce_config_get(migration->config, "disk.path");
+    bool has_disk =
+        (path != NULL && *path != '\0') ||
+        (disk_gib(migration) > 0 && tierce__migrate_value(migration, "local_disk") != NULL);
+    if (entry->outcome == TIERCE__MIGRATE_MOVED && has_disk)
         tierce__migrate_set(migration, entry, "disk.policy", name);
 }
 
@@ -337,15 +357,37 @@ static void rule_fallback(struct tierce__migration *migration, struct tierce__mi
         refuse_value(entry, "recompute or local_cpu");
 }
 
+/* Names of a source, without its prefix; the last one has no prefix. */
+static const struct source {
+    const char *prefix;
+    const char *why;
+} sources[] = {
+    {EXTRA,
+     "LMCache 0.5.6 does not read this member of extra_config; a plug-in or another version may."},
+    {FLAG, "LMCache 0.5.6's server has no such flag."},
+    {MULTIPROCESS, "LMCache 0.5.6's connector ignores this key."},
+    {"", "LMCache 0.5.6 ignores this key."},
+};
+
+static const struct source *source_of(const char *name)
+{
+    const struct source *source = sources;
+    while (strncmp(name, source->prefix, strlen(source->prefix)) != 0)
+        source++;
+    return source;
+}
+
 /* LMCache runs with unknown keys, and only logs those outside extra_config. */
 static void rule_unknown(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
 {
     const char *known[KEYS_MAX + 1];
-    size_t count = 0, skip = strncmp(entry->name, EXTRA, strlen(EXTRA)) == 0 ? strlen(EXTRA) : 0;
+    size_t count = 0;
+    const struct source *source = source_of(entry->name);
+    size_t skip = strlen(source->prefix);
     (void)migration;
     for (const struct tierce__lmcache_key *key = tierce__lmcache_keys; key->name != NULL; key++) {
-        bool is_extra = strncmp(key->name, EXTRA, strlen(EXTRA)) == 0;
-        if (is_extra != (skip > 0) || strchr(key->name, '*') != NULL)
+        if (source_of(key->name) != source || strchr(key->name, '*') != NULL ||
+            strncmp(key->name, ADAPTER, strlen(ADAPTER)) == 0)
             continue;
         TIERCE_ASSERT(count < KEYS_MAX);
         known[count++] = key->name + skip;
@@ -353,10 +395,28 @@ static void rule_unknown(struct tierce__migration *migration, struct tierce__mig
     known[count] = NULL;
     tierce__migrate_end(entry, TIERCE__MIGRATE_REFUSED,
                         "%s The nearest key is \"%s\": correct this one, or delete it.",
-                        skip > 0 ? "LMCache 0.5.6 does not read this member of extra_config; a "
-                                   "plug-in or another version may."
-                                 : "LMCache 0.5.6 ignores this key.",
-                        tierce__nearest(entry->name + skip, known));
+                        source->why, tierce__nearest(entry->name + skip, known));
+}
+
+/* LMCache's server has the memory of all engines of a host. */
+static void rule_shared_node(struct tierce__migration *migration,
+                             struct tierce__migrate_entry *entry)
+{
+    tierce__migrate_set(migration, entry, "node.start", "shared");
+}
+
+static void rule_adapter(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
+{
+    tierce__migrate_adapter(migration, entry);
+}
+
+/* The value that LMCache takes without this flag changes nothing. */
+static void rule_default(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
+{
+    (void)migration;
+    bool is_default = strcmp(entry->value, "default") == 0;
+    tierce__migrate_end(entry, is_default ? TIERCE__MIGRATE_OFF : TIERCE__MIGRATE_REFUSED, "%s",
+                        "");
 }
 
 static void rule_plugins(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
@@ -379,6 +439,7 @@ static void rule_option(struct tierce__migration *migration, struct tierce__migr
 const struct tierce__lmcache_key tierce__lmcache_keys[] = {
 #define LMCACHE_KEY(name, rule, target, text) {name, rule_##rule, target, text},
 #include "cli/migrate/lmcache_keys.def"
+#include "cli/migrate/lmcache_server.def"
 #undef LMCACHE_KEY
     {0},
 };
@@ -391,6 +452,11 @@ void tierce__migrate_apply(struct tierce__migration *migration)
     for (size_t i = 0; i < sizeof(first) / sizeof(*first); i++) {
         struct tierce__migrate_entry *entry = tierce__migrate_find(migration, first[i]);
         if (entry != NULL)
+            entry->key->rule(migration, entry);
+    }
+    for (size_t i = 0; i < migration->count; i++) {
+        struct tierce__migrate_entry *entry = &migration->entries[i];
+        if (entry->key->rule == rule_adapter)
             entry->key->rule(migration, entry);
     }
     for (size_t i = 0; i < migration->count; i++) {

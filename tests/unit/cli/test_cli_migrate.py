@@ -191,6 +191,79 @@ class Migrate(CliCase):
         self.check(2, "migrate", "--environment", env={"LMCACHE_EXTRA_CONFIG": "[1]"},
                    err=["extra_config in the environment: must be a mapping"])
 
+    def test_a_multiprocess_server(self):
+        """Its memory and stores are the host's, so the ranks do not multiply them."""
+        transfer = ('{"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": '
+                    '{"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": 6555, "lmcache.mp.save_decode_cache": true}}')
+        result = self.check(0, "migrate", "--ranks", "4", "--kv-transfer-config", transfer, "--", "lmcache", "server",
+                            "--l1-size-gb=1.5", "--eviction-policy", "ARC", "--chunk-size", "512", "--no-l1-use-lazy",
+                            "--disable-metrics", "--prometheus-port", "9091", "--script-allowed-imports", "a", "b",
+                            "--l2-adapter", '{"type": "fs", "base_path": "/kv", "max_capacity_gb": 20, "num_workers": 4}',
+                            "--l2-adapter", '{"type": "fs_native", "base_path": "/more kv", "max_capacity_gb": 20}',
+                            "--l2-adapter", '{"type": "resp", "host": "h", "port": 6379, "username": "u", "password": "p@/s"}',
+                            "--l2-adapter", '{"type": "valkey", "startup_nodes": "a:1, b:2", "cluster_mode": true, '
+                            '"tls_enable": true, "ttl_seconds": 60}', "--l2-adapter", '{"type": "mock"}',
+                            "--l2-adapter", '{"type": "s3", "s3_endpoint": "s3://b.s3.eu-west-1.amazonaws.com", '
+                            '"s3_region": "eu-west-1"}', "--l2-adapter", '{"type": "mooncake_store", "protocol": "tcp", '
+                            '"master_server_addr": "m:50051", "local_hostname": "x"}')
+        values = dict(re.findall(r"^([a-z_.]+): (.*)$", result.stdout, re.M))
+        self.assertEqual(values, {
+            "node.start": "shared", "save.decode": "true", "memory.size": "1536MiB", "memory.policy": "arc",
+            "disk.policy": "arc", "chunk.tokens": "512", "metrics.port": "9091", "disk.path": "/kv", "disk.size": "20GiB",
+            "remote.urls": '"file:///more%20kv redis://u:p%40%2Fs@h:6379 valkeys+cluster://a:1,b:2?ttl=60s '
+                           's3://b?region=eu-west-1 mooncake://m:50051?protocol=tcp&host=x"'})
+        for line in ("# lmcache.mp.port: 6555 (kv_connector_extra_config)", "# --l1-use-lazy: false (command line)",
+                     "# --disable-metrics: true (command line)", "# --script-allowed-imports: a,b (command line)",
+                     "# --l2-adapter.3.password: *** (command line)"):
+            self.assertIn(line + "\n", result.stdout)
+        self.assertNotIn("p@/s", result.stdout)
+        self.assertNotIn("not set; LMCache's default", result.stdout)
+        self.accepted(values, result)
+
+    def test_a_multiprocess_server_alone(self):
+        result = self.check(0, "migrate", "--", "python3", "-m", "lmcache.v1.multiprocess.http_server", "--l1-size-gb", "2",
+                            out=["# --port: 5555 (not set; LMCache's default)\n"])
+        self.assertEqual(re.findall(r"^[a-z_.]+: .*$", result.stdout, re.M), ["memory.size: 2GiB", "node.start: shared"])
+        result = self.check(0, "migrate", "--kv-transfer-config", '{"lmcache.mp.autostart": true}')
+        self.assertEqual(re.findall(r"^[a-z_.]+: .*$", result.stdout, re.M), ["node.start: shared"])
+
+    def test_values_of_the_connector_override_the_file(self):
+        values, result = self.migrate(
+            "chunk_size: 256\nsave_decode_cache: false\nextra_config:\n  disk_io_threads: 8\n", "--kv-transfer-config",
+            '{"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": {"lmcache.chunk_size": 128, '
+            '"lmcache.extra_config": {"use_odirect": false}}}',
+            out=["# chunk_size: 128 (kv_connector_extra_config)\n", "lmcache.yaml and kv_connector_extra_config.\n"])
+        self.assertEqual(values, {"chunk.tokens": "128", "save.decode": "false", "memory.size": "5GiB", "disk.direct": "false"})
+        values, _ = self.migrate("chunk_size: 256\n", "--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1"}')
+        self.assertEqual(values, {"chunk.tokens": "256", "memory.size": "5GiB"})
+
+    def test_flags_that_are_refused(self):
+        for words, reason in (
+                (["--l1-sise-gb", "3"], 'no such flag. The nearest key is "l1-size-gb"'),
+                (["--engine-type", "blend"], "Blended answers differ"), (["--isolated-ipc"], "share memory"),
+                (["--runtime-plugin-locations", "/a.py", "/b.py"], "Tierce starts none"),
+                (["--l1-size-gb", "0"], "Tierce requires memory"), (["--l1-size-gb", "x"], "not a number of GiB"),
+                (["--eviction-policy", "noop"], "memory.policy cannot be"),
+                (["--l2-adapter", '{"type": "native_plugin", "module_path": "tierce.lmcache"}'], "parameters of Tierce"),
+                (["--l2-adapter", '{"type": "plugin", "module_path": "x"}'], "Plug-ins of LMCache are Python"),
+                (["--l2-adapter", '{"type": "nixl_native"}'], "nixl:///FOLDER"),
+                (["--l2-adapter", '{"type": "own"}'], "not one of LMCache 0.5.6's adapters"),
+                (["--l2-adapter", '{"type": "fs", "base_path": "cache"}'], "not an absolute path"),
+                (["--l2-adapter", '{"type": "valkey", "startup_nodes": "a:1,b:2"}'], "cluster_mode: true"),
+                (["--l2-adapter", '{"type": "resp", "host": "h", "port": "sesame", "password": "sesame"}'], "a port must be between"),
+                (["--l2-adapter", '{"type": "mock", "serde": {"type": "fp8"}}'], "is approximate"),
+                (["--l2-adapter", '{"type": "mock", "aws_access_key_id": "sesame"}'], "AWS_ACCESS_KEY_ID")):
+            result = self.check(1, "migrate", "--", "lmcache", "server", *words, err=["command line: --", reason])
+            self.assertEqual(result.stderr.count("is refused"), 1, result.stderr)
+        for transfer, reason in (('{"lmcache.mp.hostt": 1}', "connector ignores this key"),
+                                 ('{"lmcache.mp.server_urls": ["a", "b"]}', "one node"),
+                                 ('{"mine": 1}', "kv_connector_extra_config.mine is refused")):
+            self.check(1, "migrate", "--kv-transfer-config", transfer, err=["kv_connector_extra_config: ", reason])
+        for words, reason in ((["--kv-transfer-config", "[1]"], "must be a mapping"),
+                              (["--", "lmcache", "--l2-adapter", "7"], "--l2-adapter in the command line: must be a mapping"),
+                              (["--"], "one FILE is required")):
+            self.check(2, "migrate", *words, err=[reason])
+
     def test_files_that_are_not_of_lmcache(self):
         for text, reason in (
                 ("services: 1\nimage: 2\n", 'lmcache.yaml:1: "services": no key of this file is one of LMCache\'s'),
