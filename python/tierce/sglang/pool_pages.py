@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of one host pool of SGLang as chunks: each page is a chain of one block.
+"""Pages of one pool of SGLang as chunks: each page is a chain of one block.
 
 DescribedPool moves pages between the store and the pool's own memory. CopiedPool copies each page through a buffer, for
 pools that have no addresses, and for SGLang's interface without zero copy. docs/inside/design/019-sglang.md."""
@@ -92,7 +92,7 @@ class DescribedPool:
         """`open_view(cells)` opens a view whose chunks have these cells. Raises ConfigError."""
         self.pool, self.geometry = pool, geometry
         view = open_view(geometry.sizes.tolist())
-        view.set_paged(geometry.bases.tolist(), geometry.strides.tolist(), geometry.pages)
+        view.set_paged(geometry.bases.tolist(), geometry.strides.tolist(), geometry.pages, getattr(pool, "kind", "host"))
         self.pages = PageView(view, len(geometry.sizes), store_ms)
         self.page_bytes = int(geometry.sizes.sum())
 

@@ -46,6 +46,7 @@ class Found:
 
 
 class Calls:
+    where = WHERE  # the settings are, for messages
     make_found = Found
     make_indices = staticmethod(numpy.arange)  # of tokens, as SGLang passes them
 
@@ -62,7 +63,7 @@ class Calls:
         self.engine = None
         own = {k: v for k, v in (config.extra_config or {}).items() if k not in SGLANG_NAMES}
         self.zero_copy = bool((config.extra_config or {}).get("interface_v1"))
-        self.settings, text = take_settings(own, WHERE)
+        self.settings, text = take_settings(own, self.where)
         self.require_supported()
         self.warn_of_hosts(args)
         self.model = engine_identity.model_identity(_core, args, text)
@@ -79,7 +80,7 @@ class Calls:
         """Raises ConfigError if a rank could not use the store, or would use it for nothing."""
         config = self.config
         if getattr(config, "should_split_heads", False):
-            raise ConfigError(f"{WHERE}: tp_lcm_size is not supported: ranks of different tensor-parallel sizes do not "
+            raise ConfigError(f"{self.where}: tp_lcm_size is not supported: ranks of different tensor-parallel sizes do not "
                               "share pages; remove it")
         if getattr(config, "dcp_size", 1) > 1:
             raise ConfigError("decode context parallelism is not supported; start SGLang without it")
@@ -90,10 +91,10 @@ class Calls:
             return
         ranks = config.tp_size * config.pp_size * config.attn_cp_size
         if (ranks > 1 or config.dp_rank > 0) and self.setting("disk.path"):
-            raise ConfigError(f"{WHERE}: several ranks and disk.path: a folder belongs to one process; start a `tierce "
+            raise ConfigError(f"{self.where}: several ranks and disk.path: a folder belongs to one process; start a `tierce "
                               "node`, which all ranks of a host share, and set node.socket")
         if self.is_shared and not self.setting("remote.urls"):
-            raise ConfigError(f"{WHERE}: latent attention on several ranks: only rank 0 stores pages, and the other ranks "
+            raise ConfigError(f"{self.where}: latent attention on several ranks: only rank 0 stores pages, and the other ranks "
                               "cannot find them in its process; start a `tierce node`, and set node.socket")
 
     def warn_of_hosts(self, args) -> None:
@@ -108,7 +109,7 @@ class Calls:
         return self.config.is_mla_model and self.config.tp_size > 1
 
     def open(self) -> None:
-        self.opened = PageEngine(self.settings, WHERE, "sglang", "SGLang")
+        self.opened = PageEngine(self.settings, self.where, "sglang", "SGLang")
         self.engine, self.store_ms, self.until = self.opened.engine, self.opened.store_ms, self.opened.until
 
     def close(self) -> None:
@@ -141,11 +142,14 @@ class Calls:
         """Raises ConfigError."""
         if self.host_pools.get(name) is pool:
             return
+        self.require_memory(name, pool)
+        self.pools[name] = self.open_pool(name, pool)
+        self.host_pools[name] = pool
+
+    def require_memory(self, name: str, pool) -> None:
         device = str(getattr(pool, "device", "cpu"))
         if device != "cpu":
             raise ConfigError(f"the pool {name!r} is in the memory of {device!r}; only pools in host memory are supported")
-        self.pools[name] = self.open_pool(name, pool)
-        self.host_pools[name] = pool
 
     def open_pool(self, name: str, pool):
         if name == KV and not self.zero_copy:
@@ -267,11 +271,13 @@ class Calls:
 
     def find(self, keys, transfers):
         names = [name_of(key) for key in keys]
-        pages = leading(self.pools[KV].ask(names, self.until(), True))
+        pages = self.kv_pages(names)
         hits, allowed = ({KV: pages} if pages else {}), set(range(1, pages + 1))
         for transfer in transfers:
             if not allowed:
                 break
+            if str(transfer.name) == KV:
+                continue
             pool, policy, until = self.pools[str(transfer.name)], transfer.hit_policy, self.until()
             if policy == "block_groups":
                 reach = covered_pages(transfer, pool, until)
@@ -283,6 +289,9 @@ class Calls:
                 hits[transfer.name] = reach
         restorable = sorted(allowed)
         return self.make_found(restorable[-1] if restorable else 0, hits, restorable)
+
+    def kv_pages(self, names) -> int:
+        return leading(self.pools[KV].ask(names, self.until(), True))
 
     def batch_get_v2(self, transfers, extra_info=None) -> dict:
         return {t.name: self.move_transfer("batch_get_v2", "load", t) for t in transfers}
