@@ -143,6 +143,21 @@ static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
     return oldest->number <= number;
 }
 
+bool tierce__storage_writes_before(const struct tierce__level *level, uint64_t number)
+{
+    const struct tierce_engine *engine = level->engine;
+    size_t index = (size_t)(level - engine->levels);
+    tierce__lock_assert_held(&engine->lock);
+    TIERCE__LIST_FOR_EACH (it, &engine->unattended) {
+        const struct background *b = TIERCE__CONTAINER_OF(it, const struct background, node);
+        if (b->number >= number)
+            break;
+        if (b->level == index && b->bytes > 0)
+            return true;
+    }
+    return false;
+}
+
 int tierce__storage_wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 {
     tierce__lock_take(&engine->lock);
@@ -265,9 +280,15 @@ static void end_put(struct put *put, int status)
     TIERCE_DASSERT(status <= 0 && put->writes->engine == engine);
     if (status < 0)
         tierce__why_refused(engine, level, &put->chunk.key, status);
-    if (status < 0 || put->writes->late != 0)
-        tierce__unsent_note(&engine->levels[level], &put->chunk, status, !put->writes->forgets,
-                            put->writes->late);
+    uint64_t late = put->writes->late;
+    if (status < 0 || late != 0)
+        tierce__unsent_note(
+            &engine->levels[level],
+            &(struct tierce__unsent_answer){.chunk = &put->chunk,
+                                            .serial = late != 0 ? late : put->base.number,
+                                            .is_late = late != 0,
+                                            .forgets = put->writes->forgets,
+                                            .status = status});
     if (status == 0 && put->search.held != NULL) {
         atomic_fetch_add_explicit(&put->writes->users, 1, memory_order_relaxed);
         tierce__tails_search(&put->search, &put->chunk);
@@ -345,7 +366,9 @@ void tierce__storage_write_late(struct tierce_engine *engine, size_t level,
     TIERCE_DASSERT(engine->levels[level].unsent.chunks != NULL && serial != 0);
     int rc = tierce__storage_begin_writes(&writes, engine, 1u << level, 1, 0);
     if (rc < 0) {
-        tierce__unsent_note(&engine->levels[level], chunk, rc, true, serial);
+        tierce__unsent_note(&engine->levels[level],
+                            &(struct tierce__unsent_answer){
+                                .chunk = chunk, .serial = serial, .is_late = true, .status = rc});
         return;
     }
     writes->late = serial;

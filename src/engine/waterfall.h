@@ -209,6 +209,10 @@ void tierce__storage_end_writes(struct tierce__writes *writes, const struct tier
 void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
+/* Whether the level still writes chunks that were stored before the one with that serial number.
+ * Under ENGINE. */
+bool tierce__storage_writes_before(const struct tierce__level *level, uint64_t number);
+
 /* Gives a tier a chunk that it did not get when the chunk was stored (unsent.h). */
 void tierce__storage_write_late(struct tierce_engine *engine, size_t level,
                                 const struct tierce__storage_chunk *chunk, uint64_t serial,

@@ -41,14 +41,14 @@ bool tierce__health_is_fault(int status)
            (status < 0 && status > TIERCE_E_MISS);
 }
 
-static bool is_full(int status)
+bool tierce__health_is_full(int status)
 {
     return status == -ENOSPC || status == -EDQUOT;
 }
 
 bool tierce__health_is_rejection(int status)
 {
-    return is_full(status) || status == -EACCES || status == -EPERM || status == -EROFS;
+    return status == -EACCES || status == -EPERM || status == -EROFS;
 }
 
 /* Whether an answer counts against the tier. A full disk, and one that may only be read, fail
@@ -58,7 +58,7 @@ static bool counts_against(const struct tierce__store_req *req)
     TIERCE_DASSERT(req->status <= 0);
     int status = req->status;
     bool writes = req->op == TIERCE__STORE_PUT || req->op == TIERCE__STORE_FLUSH;
-    return tierce__health_is_fault(status) && !is_full(status) &&
+    return tierce__health_is_fault(status) && !tierce__health_is_full(status) &&
            !(writes && tierce__health_is_rejection(status));
 }
 

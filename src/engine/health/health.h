@@ -82,7 +82,10 @@ void tierce__health_fini(struct tierce__health *health);
 /* Whether an answer is a failure of the tier itself, as opposed to a valid negative answer. */
 bool tierce__health_is_fault(int status);
 
-/* Whether a store that can be read rejects writes with this status: it is full or read-only. */
+/* Whether a store that can be read has no room for a write. */
+bool tierce__health_is_full(int status);
+
+/* Whether a store that can be read permits no writes. */
 bool tierce__health_is_rejection(int status);
 
 /* Whether the request is a lookup that a remote store answered only in part, or did not answer

@@ -23,16 +23,18 @@ static const char *name_of(const struct tierce__level *level)
 
 /* The lines of a remote store, and those of the disk. */
 struct lines {
-    const char *unsent, *effect, *sent, *lost_hint, *left, *dropped, *dropped_hint;
+    const char *unsent, *back, *room, *effect, *sent, *lost_hint, *left, *dropped, *dropped_hint;
 };
 
 static const struct lines *lines_of(const struct tierce__level *level)
 {
     static const struct lines remote = {
         .unsent = "remote_chunks_unsent",
-        .effect = "sent when the store is back, if they are still in memory or on disk",
+        .effect = "if they are still in memory or on disk",
+        .back = "sent when the store is back",
+        .room = "sent when the store has room",
         .sent = "remote_chunks_sent",
-        .lost_hint = "lost chunks are sent when they are stored again",
+        .lost_hint = "lost chunks are sent when they have left memory and are stored again",
         .left = "remote_chunks_left",
         .dropped = "remote_puts_dropped",
         .dropped_hint = "chunks are stored faster than the store takes them: raise remote.queue "
@@ -40,9 +42,11 @@ static const struct lines *lines_of(const struct tierce__level *level)
     };
     static const struct lines disk = {
         .unsent = "disk_chunks_unsent",
-        .effect = "written when the disk is back, if they are still in memory",
+        .effect = "if they are still in memory",
+        .back = "written when the disk is back",
+        .room = "written when the disk has room",
         .sent = "disk_chunks_sent",
-        .lost_hint = "lost chunks are written when they are stored again",
+        .lost_hint = "lost chunks are written when they have left memory and are stored again",
         .left = "disk_chunks_left",
         .dropped = "disk_puts_dropped",
         .dropped_hint = "chunks are stored faster than the disk writes them; those that memory "
@@ -55,9 +59,9 @@ static const struct lines *lines_of(const struct tierce__level *level)
 const char *tierce__unsent_reason_name(enum tierce__unsent_reason reason)
 {
     static const char *const names[TIERCE__UNSENT_REASONS] = {
-        [TIERCE__UNSENT_DOWN] = "down",       [TIERCE__UNSENT_FAILED] = "failed",
-        [TIERCE__UNSENT_QUEUE] = "queue",     [TIERCE__UNSENT_NO_KEY] = "no_key",
-        [TIERCE__UNSENT_REFUSED] = "refused",
+        [TIERCE__UNSENT_DOWN] = "down",     [TIERCE__UNSENT_FAILED] = "failed",
+        [TIERCE__UNSENT_QUEUE] = "queue",   [TIERCE__UNSENT_FULL] = "full",
+        [TIERCE__UNSENT_NO_KEY] = "no_key", [TIERCE__UNSENT_REFUSED] = "refused",
     };
     TIERCE_ASSERT(reason < TIERCE__UNSENT_REASONS);
     return names[reason];
@@ -65,7 +69,7 @@ const char *tierce__unsent_reason_name(enum tierce__unsent_reason reason)
 
 struct tierce__unsent_chunk {
     struct tierce__storage_chunk record; /* object_bytes 0: it was cleared, and is not sent */
-    uint64_t serial;                     /* not 0; later chunks have greater ones */
+    uint64_t serial;                     /* greater than those of chunks that were stored earlier */
 };
 
 int tierce__unsent_init(struct tierce__level *level)
@@ -89,6 +93,7 @@ static enum tierce__unsent_reason reason_of(int status)
     TIERCE_DASSERT(status < 0);
     return status == TIERCE_E_DOWN           ? TIERCE__UNSENT_DOWN
            : status == TIERCE_E_FULL         ? TIERCE__UNSENT_QUEUE
+           : tierce__health_is_full(status)  ? TIERCE__UNSENT_FULL
            : status == TIERCE_E_NO_KEY       ? TIERCE__UNSENT_NO_KEY
            : tierce__health_is_fault(status) ? TIERCE__UNSENT_FAILED
                                              : TIERCE__UNSENT_REFUSED;
@@ -123,16 +128,16 @@ static void lose(struct tierce__level *level, int why)
         level->unsent.unsaid_loss = why;
 }
 
-/* Whether the chunk may be sent later. Only an outage and a full queue end by themselves. A chunk
- * whose predecessor is missing in the store may follow one that waits. Under ENGINE. */
-static bool may_wait(const struct tierce__unsent *u, const struct tierce__storage_chunk *chunk,
-                     int status, bool is_late)
+/* Whether the chunk may be sent later. Only an outage, a lack of room and a full queue end by
+ * themselves. A chunk whose predecessor is missing in the tier may follow one that waits. Under
+ * ENGINE. */
+static bool may_wait(const struct tierce__unsent *u, const struct tierce__unsent_answer *answer)
 {
-    if (u->stops)
+    if (u->stops || answer->forgets)
         return false;
-    bool follows = status == TIERCE_E_REFUSED && chunk->has_parent &&
-                   (is_late ? u->pass_fails : waiting(u) > 0);
-    return is_outage(status) || status == TIERCE_E_FULL || follows;
+    bool follows = answer->status == TIERCE_E_REFUSED && answer->chunk->has_parent &&
+                   (answer->is_late ? u->pass_fails : waiting(u) > 0);
+    return is_outage(answer->status) || answer->status == TIERCE_E_FULL || follows;
 }
 
 static struct tierce__unsent_chunk *at(const struct tierce__unsent *u, uint32_t index)
@@ -151,26 +156,42 @@ static struct tierce__unsent_chunk take_oldest(struct tierce__unsent *u)
     return oldest;
 }
 
-/* late: the serial of a chunk that gets its place back. Such chunks are older than those that have
- * not been sent in this pass, so that the loop is short. Under ENGINE. */
-static void remember(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
-                     uint64_t late)
+/* Makes a place for a chunk that belongs among the oldest, as those do that could not be sent in
+ * this pass. Under ENGINE. */
+static uint32_t place_from_front(struct tierce__unsent *u, uint64_t serial)
+{
+    uint32_t place = 0;
+    u->first = (u->first + TIERCE__UNSENT_MAX - 1) % TIERCE__UNSENT_MAX;
+    u->count++;
+    for (; place + 1 < u->count && at(u, place + 1)->serial < serial; place++)
+        *at(u, place) = *at(u, place + 1);
+    return place;
+}
+
+/* Makes a place for a chunk that belongs among the last ones: answers are out of order by no more
+ * than the tier's queue. Under ENGINE. */
+static uint32_t place_from_back(struct tierce__unsent *u, uint64_t serial)
+{
+    uint32_t place = u->count++;
+    for (; place > 0 && at(u, place - 1)->serial > serial; place--)
+        *at(u, place) = *at(u, place - 1);
+    return place;
+}
+
+/* Under ENGINE. */
+static void remember(struct tierce__level *level, const struct tierce__unsent_answer *answer)
 {
     struct tierce__unsent *u = &level->unsent;
-    TIERCE_DASSERT(u->count <= TIERCE__UNSENT_MAX);
+    uint64_t serial = answer->serial;
+    TIERCE_DASSERT(u->count <= TIERCE__UNSENT_MAX && serial > 0);
     if (u->count == TIERCE__UNSENT_MAX) {
         lose(level, TIERCE_E_FULL);
-        if (late != 0)
+        if (serial < at(u, 0)->serial)
             return;
         (void)take_oldest(u);
     }
-    uint32_t place = late != 0 ? 0 : u->count;
-    u->first = (u->first + (late != 0 ? TIERCE__UNSENT_MAX - 1 : 0)) % TIERCE__UNSENT_MAX;
-    u->count++;
-    for (; late != 0 && place + 1 < u->count && at(u, place + 1)->serial < late; place++)
-        *at(u, place) = *at(u, place + 1);
-    *at(u, place) =
-        (struct tierce__unsent_chunk){.record = *chunk, .serial = late != 0 ? late : ++u->serial};
+    uint32_t place = answer->is_late ? place_from_front(u, serial) : place_from_back(u, serial);
+    *at(u, place) = (struct tierce__unsent_chunk){.record = *answer->chunk, .serial = serial};
 }
 
 /* Whether an outage begins with a chunk that waits. Under ENGINE. */
@@ -179,6 +200,7 @@ static bool begin_outage(struct tierce__unsent *u, int status)
     if (!is_outage(status) || u->is_outage)
         return false;
     u->is_outage = true;
+    u->lacks_room = tierce__health_is_full(status);
     u->from_late = u->sent_late;
     u->from_lost = u->lost;
     return true;
@@ -193,11 +215,11 @@ static bool lacks_space(const struct tierce__level *level, int status)
 }
 
 /* Returns whether an outage begins. Under ENGINE. */
-static bool note_failure(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
-                         int status, bool remembers, uint64_t late)
+static bool note_failure(struct tierce__level *level, const struct tierce__unsent_answer *answer)
 {
     struct tierce__unsent *u = &level->unsent;
-    bool is_late = late != 0;
+    int status = answer->status;
+    bool is_late = answer->is_late;
     TIERCE_DASSERT(status < 0);
     if (is_late && lacks_space(level, status)) {
         lose(level, TIERCE_E_FULL);
@@ -209,20 +231,21 @@ static bool note_failure(struct tierce__level *level, const struct tierce__stora
         u->try_ns = tierce__now_ns() + level->health.limits.retry_ms * TIERCE__MS_NS;
     else if (is_late && status == TIERCE_E_DOWN) /* a link waits before it connects again */
         u->try_ns = tierce__now_ns() + LOOK_NS;
-    if (!remembers || !may_wait(u, chunk, status, is_late)) {
-        lose(level, remembers ? loss_of(status, is_late) : 0);
+    if (!may_wait(u, answer)) {
+        lose(level, answer->forgets ? 0 : loss_of(status, is_late));
         return false;
     }
     bool begins = begin_outage(u, status);
-    remember(level, chunk, late);
+    remember(level, answer);
     return begins;
 }
 
-void tierce__unsent_note(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
-                         int status, bool remembers, uint64_t late)
+void tierce__unsent_note(struct tierce__level *level, const struct tierce__unsent_answer *answer)
 {
     struct tierce__unsent *u = &level->unsent;
-    bool is_late = late != 0;
+    const struct lines *lines = lines_of(level);
+    int status = answer->status;
+    bool is_late = answer->is_late;
     TIERCE_DASSERT(status <= 0 && (is_late || status < 0));
     bool is_revoked = status == TIERCE_E_CANCELLED || status == TIERCE_E_CLOSED;
     bool begins = false;
@@ -241,13 +264,13 @@ void tierce__unsent_note(struct tierce__level *level, const struct tierce__stora
     if (status == 0)
         u->sent_late++;
     else
-        begins = note_failure(level, chunk, status, remembers, late);
+        begins = note_failure(level, answer);
     tierce__lock_drop(&level->engine->lock);
     if (begins)
-        tierce__log(TIERCE_LOG_WARN, lines_of(level)->unsent,
-                    "tier=%s reason=%s effect=\"the last %u chunks are %s\"", name_of(level),
+        tierce__log(TIERCE_LOG_WARN, lines->unsent,
+                    "tier=%s reason=%s effect=\"the last %u chunks are %s, %s\"", name_of(level),
                     tierce__unsent_reason_name(reason_of(status)), TIERCE__UNSENT_MAX,
-                    lines_of(level)->effect);
+                    tierce__health_is_full(status) ? lines->room : lines->back, lines->effect);
 }
 
 void tierce__unsent_clear(struct tierce__level *level, const struct tierce__key *of)
@@ -273,12 +296,15 @@ static bool may_send(const struct tierce__level *level)
            tierce__now_ns() >= u->try_ns;
 }
 
-/* Late chunks leave half of the queue to new ones, which would drop them. Under ENGINE. */
-static bool has_room(const struct tierce__level *level)
+/* Whether it is the turn of the oldest chunk: late chunks leave half of the queue to new ones,
+ * which would drop them, and follow chunks that were stored earlier and are not answered yet. Under
+ * ENGINE. */
+static bool is_next(const struct tierce__level *level)
 {
-    const struct tierce__unsent *u = &level->unsent;
-    uint64_t bytes = at(u, 0)->record.object_bytes;
-    return level->unwritten_bytes == 0 || level->unwritten_bytes + bytes <= level->queue_bytes / 2;
+    const struct tierce__unsent_chunk *oldest = at(&level->unsent, 0);
+    uint64_t bytes = level->unwritten_bytes + oldest->record.object_bytes;
+    return (level->unwritten_bytes == 0 || bytes <= level->queue_bytes / 2) &&
+           !tierce__storage_writes_before(level, oldest->serial);
 }
 
 /* The chunk from memory or from a local tier that is faster than the level [transfer], or NULL. */
@@ -312,8 +338,11 @@ static void send_one(struct tierce__level *level, const struct tierce__unsent_ch
         tierce__era_leave(engine, era);
     } else {
         bool is_cleared = is_held || chunk->object_bytes == 0;
-        tierce__unsent_note(level, chunk, is_cleared ? TIERCE_E_CANCELLED : TIERCE_E_MISS, true,
-                            late->serial);
+        tierce__unsent_note(level, &(struct tierce__unsent_answer){
+                                       .chunk = chunk,
+                                       .serial = late->serial,
+                                       .is_late = true,
+                                       .status = is_cleared ? TIERCE_E_CANCELLED : TIERCE_E_MISS});
     }
     tierce__buf_release(buf);
 }
@@ -331,7 +360,7 @@ static bool end_outage(struct tierce__unsent *u, uint64_t *sent, uint64_t *lost)
 {
     if (!u->is_outage || waiting(u) > 0)
         return false;
-    u->is_outage = false;
+    u->is_outage = u->lacks_room = false;
     *sent = u->sent_late - u->from_late;
     *lost = u->lost - u->from_lost;
     return true;
@@ -347,7 +376,7 @@ static void *run_sender(void *arg)
     tierce__lock_take(&engine->lock);
     u->pass_fails = false;
     while (may_send(level) && !u->pass_fails) {
-        if (!has_room(level)) {
+        if (!is_next(level)) {
             look_later(engine, TIERCE__DEADLINE_NEVER);
             continue;
         }
@@ -475,16 +504,15 @@ static bool has_early(const struct tierce__level *level, uint64_t last)
     return is_waited_for && (is_in_hand || (u->count > 0 && at(u, 0)->serial <= last));
 }
 
-/* Whether they are sent soon: after an outage of a remote store, only if a try is due. Under
- * ENGINE.
- */
+/* Whether they are sent soon: after an outage of a remote store, or while a tier has no room, only
+ * if a try is due. Under ENGINE. */
 static bool are_sent_soon(const struct tierce__level *level)
 {
     const struct tierce__unsent *u = &level->unsent;
     bool serves = !u->stops && tierce__health_serves(&level->health) &&
                   tierce__engine_mode(level->engine) == TIERCE_MODE_NORMAL;
     return u->sending > 0 || u->runs || may_send(level) ||
-           (serves && !(u->is_outage && level->health.shared));
+           (serves && !(u->is_outage && (level->health.shared || u->lacks_room)));
 }
 
 /* Blocks until the level's chunks up to a serial have been given to the tier. */
@@ -494,9 +522,10 @@ static int wait_for_level(struct tierce__level *level, uint64_t last, uint64_t d
     int rc = 0;
     tierce__lock_take(&engine->lock);
     while (rc == 0 && has_early(level, last)) {
-        bool serves = tierce__health_serves(&level->health);
+        const struct tierce__unsent *u = &level->unsent;
+        bool is_down = !tierce__health_serves(&level->health) || u->is_outage;
         if (!are_sent_soon(level))
-            rc = serves && !level->unsent.is_outage ? TIERCE_E_FULL : TIERCE_E_DOWN;
+            rc = !is_down || u->lacks_room ? TIERCE_E_FULL : TIERCE_E_DOWN;
         else if (tierce__now_ns() >= deadline_ns)
             rc = TIERCE_E_DEADLINE;
         else
@@ -509,7 +538,7 @@ static int wait_for_level(struct tierce__level *level, uint64_t last, uint64_t d
 static uint64_t last_of(struct tierce__level *level)
 {
     tierce__lock_take(&level->engine->lock);
-    uint64_t last = level->unsent.serial;
+    uint64_t last = level->engine->unattended_made;
     tierce__lock_drop(&level->engine->lock);
     return last;
 }

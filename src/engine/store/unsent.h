@@ -13,7 +13,8 @@
  * last TIERCE__UNSENT_MAX of those that may be sent later. Chunks are remembered by their records,
  * without their bytes. Once the tier is in service and at most half of its queue is in use, a
  * thread takes each remembered chunk from memory or from a faster local tier, and gives it to the
- * tier's queue.
+ * tier's queue: in the order of their stores, and not before the tier has answered all earlier
+ * ones, because it takes no chunk without its prefix.
  *
  *     store answers a PUT with an error -> counted -> remembered -> sent late
  *                                            |            \-> lost: overwritten, in no local tier,
@@ -40,6 +41,7 @@ enum tierce__unsent_reason {
     TIERCE__UNSENT_DOWN,    /* the tier was out of service */
     TIERCE__UNSENT_FAILED,  /* the write failed or was late, or the tier permits no writes */
     TIERCE__UNSENT_QUEUE,   /* the queue was full */
+    TIERCE__UNSENT_FULL,    /* the tier had no room */
     TIERCE__UNSENT_NO_KEY,  /* there was no key to encrypt the chunk */
     TIERCE__UNSENT_REFUSED, /* the chunk before it is not in the tier, or the tier rejects it */
     TIERCE__UNSENT_REASONS
@@ -51,13 +53,13 @@ struct tierce__unsent {
     struct tierce__unsent_chunk *chunks; /* a ring, in the order in which the chunks were stored;
                                             NULL: nothing is counted */
     uint32_t first, count;
-    uint64_t serial;    /* of the last chunk */
     bool pass_fails;    /* a chunk of the present pass could not be sent: its successors wait too */
     uint32_t sending;   /* late chunks in the hands of the thread or the tier */
     uint64_t in_hand;   /* serial of the chunk in the hands of the thread, or 0 */
     int unsaid_loss;    /* of the disk: why a chunk was lost, until a flush has returned it */
     uint64_t try_ns;    /* the earliest time of the next attempt */
     bool is_outage;     /* since a chunk was not sent because of an outage, until none waits */
+    bool lacks_room;    /* of an outage: the tier is in service, but has no room */
     uint64_t from_late; /* values of the counters at the beginning of the outage */
     uint64_t from_lost;
     uint64_t skipped[TIERCE__UNSENT_REASONS];
@@ -71,11 +73,17 @@ struct tierce__unsent {
 TIERCE_MUSTUSE int tierce__unsent_init(struct tierce__level *level);
 void tierce__unsent_fini(struct tierce__level *level);
 
-/* The answer of a PUT of a store, if it is negative; or any answer of a late one. remembers: the
- * chunk may be sent later. late: the serial of a late chunk, else 0. Nothing is done for a tier
- * without init. Takes ENGINE. */
-void tierce__unsent_note(struct tierce__level *level, const struct tierce__storage_chunk *chunk,
-                         int status, bool remembers, uint64_t late);
+/* The answer of a PUT of a store, if it is negative; or any answer of a late one. */
+struct tierce__unsent_answer {
+    const struct tierce__storage_chunk *chunk;
+    uint64_t serial; /* not 0; grows in the order in which chunks are stored, which is not that of
+                        their answers */
+    bool is_late;
+    bool forgets; /* the chunk is not sent later */
+    int status;
+};
+/* Nothing is done for a tier without init. Takes ENGINE. */
+void tierce__unsent_note(struct tierce__level *level, const struct tierce__unsent_answer *answer);
 
 /* For the keeper: starts threads for tiers that have room, and logs dropped chunks. */
 void tierce__unsent_keep(struct tierce_engine *engine);
@@ -92,9 +100,9 @@ void tierce__unsent_clear(struct tierce__level *level, const struct tierce__key 
 
 /* Blocks while chunks that wait now are being sent late: those for the disk, and those of an outage
  * of a remote store. Returns 0 if none of them waits any more; TIERCE_E_DOWN if some wait for a
- * tier that is out of service or fails; TIERCE_E_FULL if chunks that the disk's queue dropped wait
- * while the engine does not store, or were lost since the last call that returned it;
- * TIERCE_E_DEADLINE; or the first failure of a late write. */
+ * tier that is out of service or fails; TIERCE_E_FULL if some wait for a tier without room, or
+ * chunks that the disk's queue dropped wait while the engine does not store, or were lost since the
+ * last call that returned it; TIERCE_E_DEADLINE; or the first failure of a late write. */
 TIERCE_MUSTUSE int tierce__unsent_wait(struct tierce_engine *engine, uint64_t deadline_ns);
 
 struct tierce__unsent_report {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/remote_private.h"
 
+#include <errno.h>
+
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
@@ -117,7 +119,7 @@ static void resume(struct tierce__remote_put *put)
 /* Whether a chunk was not stored for a reason that its children have too. */
 static bool is_for_all(int verdict)
 {
-    return verdict == TIERCE_E_FULL || verdict == TIERCE_E_NO_KEY;
+    return verdict == TIERCE_E_FULL || verdict == -ENOSPC || verdict == TIERCE_E_NO_KEY;
 }
 
 /* Resumes the children of a finished put. If it was not stored, children that still wait are moved

@@ -187,7 +187,10 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     case TIERCE__FAULT_ERROR:
         p->inner.status = p->rule.status;
         p->inner.found = 0;
-        answer(p);
+        if (p->rule.delay_ms > 0)
+            answer_at(p, tierce__now_ns() + p->rule.delay_ms * TIERCE__MS_NS);
+        else
+            answer(p);
         break;
     case TIERCE__FAULT_HANG:
         p->inner.status = TIERCE_E_DEADLINE;

@@ -17,7 +17,7 @@
 
 enum tierce__fault_kind {
     TIERCE__FAULT_NONE = 0,
-    TIERCE__FAULT_ERROR, /* answers `status` without asking the tier */
+    TIERCE__FAULT_ERROR, /* answers `status`, delay_ms late, without asking the tier */
     TIERCE__FAULT_DELAY, /* answers delay_ms late */
     TIERCE__FAULT_HANG,  /* does not pass the request on, and answers it at its deadline, as a tier
                             must */

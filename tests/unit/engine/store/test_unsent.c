@@ -177,6 +177,26 @@ START_TEST(chunks_that_a_full_queue_dropped_are_sent_later)
 }
 END_TEST
 
+/* A store without room stays in service: its chunks are read. */
+START_TEST(chunks_that_a_full_store_did_not_take_are_sent_when_it_has_room)
+{
+    start(false, "");
+    fail_puts(-ENOSPC, 0);
+    store(1);
+    WAIT_FOR(skipped(TIERCE__UNSENT_FULL) > 0 && fx_stats(&fx).remote_unsent_now == CHUNKS);
+    ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 1);
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 60000), 0); /* as long as chunks wait */
+    ck_assert_uint_eq(recorded_with("remote_chunks_unsent", "reason=full effect="), 1);
+    ck_assert_uint_eq(recorded_with("remote_chunks_unsent", "when the store has room"), 1);
+    tierce__fault_set(fault, TIERCE__STORE_PUT, NULL);
+    WAIT_FOR(fx_stats(&fx).remote_sent_late_chunks == CHUNKS);
+    ck_assert_int_eq(fx_stats(&fx).remote_lost_chunks, 0);
+    ck_assert_uint_eq(found_there(1), BLOCKS);
+    end();
+}
+END_TEST
+
 /* A pass that fails at its beginning, or after some chunks, loses nothing: the order is kept. */
 START_TEST(a_pass_that_fails_is_repeated)
 {
@@ -191,6 +211,27 @@ START_TEST(a_pass_that_fails_is_repeated)
     WAIT_FOR(fx_stats(&fx).remote_unsent_now == 0);
     ck_assert_int_eq(fx_stats(&fx).remote_sent_late_chunks, CHUNKS);
     ck_assert_uint_eq(found_there(1), BLOCKS);
+    end();
+}
+END_TEST
+
+/* The store answers the first chunk last: its successors wait for it, and keep their order. */
+START_TEST(an_early_chunk_that_is_answered_late_goes_first)
+{
+    enum { LATE_MS = 1000 };
+    start(false, "");
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    tierce__fault_set(
+        fault, TIERCE__STORE_PUT,
+        &(struct tierce__fault_rule){
+            .kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_FULL, .delay_ms = LATE_MS, .times = 1});
+    ck_assert_int_eq(fx_store(&fx, chain, FX_CHUNK_BLOCKS, fx_ids, false), FX_CHUNK_BLOCKS);
+    fail_puts(_i == 0 ? TIERCE_E_FULL : TIERCE_E_DOWN, CHUNKS - 1);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS - FX_CHUNK_BLOCKS);
+    WAIT_FOR(fx_stats(&fx).remote_sent_late_chunks + fx_stats(&fx).remote_lost_chunks == CHUNKS);
+    ck_assert_int_eq(fx_stats(&fx).remote_lost_chunks, 0);
+    ck_assert_uint_eq(found_there(1), BLOCKS);
+    tierce_chain_destroy(chain);
     end();
 }
 END_TEST
@@ -307,7 +348,9 @@ START_TEST(only_the_last_ones_are_remembered)
     store(1);
     WAIT_FOR(fx_stats(&fx).remote_unsent_now == CHUNKS);
     for (uint32_t i = 0; i < TIERCE__UNSENT_MAX - CHUNKS + MORE; i++)
-        tierce__unsent_note(&fx.engine->levels[level], &chunk, TIERCE_E_DOWN, true, 0);
+        tierce__unsent_note(&fx.engine->levels[level],
+                            &(struct tierce__unsent_answer){
+                                .chunk = &chunk, .serial = 1000 + i, .status = TIERCE_E_DOWN});
     ck_assert_int_eq(fx_stats(&fx).remote_unsent_now, TIERCE__UNSENT_MAX);
     ck_assert_int_eq(fx_stats(&fx).remote_lost_chunks, MORE);
     fail_all(0); /* of the prompt, the oldest are forgotten, so the others lack their prefix */
@@ -358,6 +401,7 @@ END_TEST
 CHECK_MAIN("unsent", .seconds = 180,
            .tests = {chunks_that_are_gone_are_lost, an_engine_that_closes_with_them_logs_it,
                      chunks_that_a_full_queue_dropped_are_sent_later,
+                     chunks_that_a_full_store_did_not_take_are_sent_when_it_has_room,
                      a_store_that_refuses_at_once_is_not_asked_all_the_time,
                      a_burst_reaches_a_slow_store,
                      a_chunk_without_a_key_and_its_successors_are_counted,
@@ -366,4 +410,5 @@ CHECK_MAIN("unsent", .seconds = 180,
                      chunks_that_the_store_rejects_are_not_sent_again,
                      the_state_is_degraded_while_a_store_is_out_of_service},
            .loops = {{chunks_of_an_outage_are_sent_when_it_ends, 0, 2},
+                     {an_early_chunk_that_is_answered_late_goes_first, 0, 2},
                      {a_pass_that_fails_is_repeated, 0, 8}})
