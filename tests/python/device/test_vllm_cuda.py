@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parents[2] / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
-FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_blend.py", "cuda_failure.py", "cuda_tensorrt_llm.py"]
+FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_blend.py", "cuda_failure.py", "cuda_tensorrt_llm.py",
+         "cuda_sglang_linker.py"]
 SECONDS = 540  # for a file, and for the start before the first one
 
 
