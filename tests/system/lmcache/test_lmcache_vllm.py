@@ -4,6 +4,7 @@ Tierce's connector at the same node. Needs a Python that has LMCache and vLLM (T
 
 import json
 import os
+import pathlib
 import subprocess
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(not PYTHON or subprocess.run(
     cwd="/").returncode != 0,
     reason="needs TIERCE_LMCACHE_PYTHON with LMCache and vLLM")
 
+MODULES = pathlib.Path(__file__).parents[3] / "python"
 ENVIRONMENT = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1", "PYTHONHASHSEED": "0"}
 
 
@@ -61,7 +63,8 @@ def in_server(folder, adapter):
              "--http-port", str(http), "--disable-observability", "--l1-size-gb", "1", "--l1-init-size-gb", "1",
              "--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven",
              "--shm-name", f"tierce-test-{port}", "--l2-store-policy", "skip_l1", "--l2-adapter", json.dumps(adapter)],
-            env={**os.environ, **ENVIRONMENT}, stdout=out, stderr=out, start_new_session=True)
+            env={**{name: value for name, value in os.environ.items() if name != "TIERCE_LMCACHE_PYTHON"}, **ENVIRONMENT,
+                 "PYTHONPATH": str(MODULES)}, stdout=out, stderr=out, start_new_session=True)
     try:
         wait_until(lambda: "startup complete" in log.read_text(errors="replace"), ANSWER_SECONDS)
         yield {}, {"kv_connector": "LMCacheServerOnCpu", "kv_connector_extra_config": {
@@ -102,5 +105,30 @@ def test_lmcache_and_tierce_at_one_node(ours, models, prompts, expected, node, t
             assert answers(outputs) == expected()
             assert all(o["cached"] >= w for o, w in zip(outputs, whole))
             assert node.metric("objects_found_total") - found >= values
+        finally:
+            theirs.kill()
+
+
+def test_lmcache_s_server_with_our_native_plugin(models, prompts, expected, node, tmp_path):
+    """Its objects in a node, through shared memory. A chunk leaves the server's memory when the node has it."""
+    whole = whole_chunks(prompts)
+    chunks = 1 + sum(w // 256 - 1 for w in whole)
+    adapter = {"type": "native_plugin", "module_path": "tierce.lmcache", "class_name": "TierceClient",
+               "adapter_params": {"identity": "a model", "node.socket": f"{node.folder}/native"}}
+    stored = node.metric("chunks_stored_total")
+    with in_server(tmp_path, adapter) as (env, connector):
+        theirs = Host(tmp_path / "engine.log", python=PYTHON, env={**ENVIRONMENT, **env})
+        try:
+            theirs.start(model=models(), connector={"kv_connector_module_path": "lmcache_on_cpu", **connector})
+            outputs = theirs.generate(prompts=prompts)
+            assert answers(outputs) == expected() and outputs[0]["cached"] == 0
+            wait_until(lambda: node.metric("chunks_stored_total") - stored >= chunks)
+            wait_until(lambda: theirs.step() or theirs.forget())
+            loaded = node.metric("chunks_loaded_memory_total")
+            outputs = theirs.generate(prompts=prompts)
+            assert answers(outputs) == expected()
+            assert all(o["cached"] >= w for o, w in zip(outputs, whole))
+            # The server's memory may still have some of the chunks.
+            assert node.metric("chunks_loaded_memory_total") - loaded >= chunks // 2
         finally:
             theirs.kill()
