@@ -288,6 +288,15 @@ enum tierce_hint {
 TIERCE_API TIERCE_MUSTUSE int tierce_session_hint(struct tierce_view *view, uint64_t session,
                                                   enum tierce_hint hint);
 
+/*
+ * The hint TIERCE_HINT_SOON or _LATER with a time: the next request of the conversation comes
+ * in_ms after the session's last load or store began, or after this call if it comes later. With
+ * prefetch.ahead, the conversation's chunks are read into memory shortly before. A later hint of
+ * the session replaces this one. Errors and thread: as above.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_session_returns(struct tierce_view *view, uint64_t session,
+                                                     uint32_t in_ms);
+
 /* ---- memory of a GPU ------------------------------------------------------------------------ */
 
 /*

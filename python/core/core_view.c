@@ -377,19 +377,24 @@ static PyObject *view_computed(PyObject *self, PyObject *const *args, Py_ssize_t
 
 static PyObject *view_hint(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    uint64_t session, hint;
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "hint(session, hint)");
+    uint64_t session, hint, returns_ms = 0;
+    if (nargs != 2 && nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "hint(session, hint, returns_ms=0)");
         return NULL;
     }
-    if (!tierce__core_uint64(args[0], &session) || !tierce__core_uint64(args[1], &hint))
+    if (!tierce__core_uint64(args[0], &session) || !tierce__core_uint64(args[1], &hint) ||
+        (nargs == 3 && !tierce__core_uint64(args[2], &returns_ms)))
         return NULL;
     enum tierce_hint kind = hint <= TIERCE_HINT_TTL ? (enum tierce_hint)hint : TIERCE_HINT_NONE;
     if (kind != hint) {
         PyErr_SetString(PyExc_ValueError, "a hint is a number from 0 to 5");
         return NULL;
     }
-    int rc = tierce_session_hint(((ViewObject *)self)->view, session, kind);
+    bool is_timed = returns_ms > 0 && (kind == TIERCE_HINT_SOON || kind == TIERCE_HINT_LATER);
+    uint32_t in_ms = returns_ms < UINT32_MAX ? (uint32_t)returns_ms : UINT32_MAX;
+    struct tierce_view *view = ((ViewObject *)self)->view;
+    int rc = is_timed ? tierce_session_returns(view, session, in_ms)
+                      : tierce_session_hint(view, session, kind);
     if (rc < 0 && rc != TIERCE_E_UNSUPPORTED)
         return tierce__core_raise(rc, NULL);
     return PyBool_FromLong(rc == 0);

@@ -243,6 +243,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__object_names_fini(&engine->object_names);
     tierce__tombstones_close(atomic_load(&engine->tombstones));
     tierce__prefetches_fini(&engine->prefetches);
+    tierce__ahead_destroy(engine->ahead);
     tierce__smalls_destroy(engine->smalls);
     tierce__workers_destroy(engine->copiers);
     tierce__pool_destroy(engine->pool);

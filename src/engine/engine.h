@@ -16,6 +16,7 @@
 #include "engine/handover/inbox_stats.h"
 #include "engine/load/fetch.h"
 #include "engine/objects/object_names.h"
+#include "engine/prefetch/ahead.h"
 #include "engine/prefetch/prefetches.h"
 #include "engine/sessions.h"
 #include "engine/waterfall.h"
@@ -133,6 +134,7 @@ struct tierce_engine {
     _Atomic uint64_t object_walks; /* walks over names begun so far (objects_scan.c) */
     struct tierce__backfill backfill;
     struct tierce__prefetches prefetches;
+    struct tierce__ahead *ahead; /* or NULL: no return is predicted */
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the waiter
      * for that call's own answer may already be closing the engine. */
     _Atomic uint32_t calling;

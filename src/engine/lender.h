@@ -59,7 +59,9 @@ struct tierce__lender {
     void (*view_close)(struct tierce_view *view);
     void (*computed)(struct tierce_view *view, uint64_t tokens, uint64_t ns);
     void (*unpin)(struct tierce_view *view, uint64_t session);
-    int (*hint)(struct tierce_view *view, uint64_t session, enum tierce_hint hint);
+    /* returns_ms 0: not known */
+    int (*hint)(struct tierce_view *view, uint64_t session, enum tierce_hint hint,
+                uint32_t returns_ms);
     void (*note_request)(struct tierce_engine *engine, const struct tierce_request *request);
 
     /* [in] *out, *blocks: zero. */

@@ -420,6 +420,7 @@ int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chai
     int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
+    tierce__ahead_look(view, chain, &l.keys, opts->session);
     struct tierce__line line;
     tierce__view_access(view, &line, "lookup", chain,
                         (struct tierce__access_what){

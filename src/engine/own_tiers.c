@@ -433,6 +433,7 @@ static void *run_keeper(void *arg)
         if (!closing) {
             tierce__storage_probe(engine);
             tierce__unsent_keep(engine);
+            tierce__ahead_keep(engine->ahead);
             tierce__objects_purge(engine);
         }
         tierce__lock_take(&engine->lock);
@@ -457,6 +458,9 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
             &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
     if (rc == 0)
         rc = tierce__engine_config_check(config, why);
+    if (rc == 0)
+        rc = tierce__ahead_create(&engine->ahead, engine,
+                                  tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_AHEAD));
     if (rc == 0)
         rc = open_plugins(config, why);
     if (rc == 0)
@@ -661,6 +665,7 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
     out->pinned_bytes_now = (int64_t)engine->pinned_bytes;
     out->sessions_now = (int64_t)engine->session_count;
     tierce__lock_drop(&engine->lock);
+    out->ahead_bytes_per_second_now = (int64_t)tierce__ahead_rate(engine->ahead);
     out->prefetch_bytes_now = (int64_t)tierce__semaphore_used(&engine->prefetches.memory);
 }
 

@@ -40,7 +40,8 @@ uint32_t tierce__levels_local(const struct tierce_engine *engine);
 int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms);
 /* sessions.c */
 void tierce__own_view_close(struct tierce_view *view);
-int tierce__own_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint);
+int tierce__own_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint,
+                     uint32_t returns_ms);
 /* lookup.c */
 int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chain,
                        uint64_t to_block, const struct tierce_lookup_opts *opts,

@@ -349,6 +349,21 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
     return (size_t)(before / view->chunk_blocks);
 }
 
+void tierce__session_hint(struct tierce_view *view, uint64_t id, uint8_t *hint,
+                          uint32_t *returns_ms)
+{
+    struct tierce_engine *engine = view->engine;
+    *hint = TIERCE_HINT_NONE;
+    *returns_ms = 0;
+    if (id == 0)
+        return;
+    tierce__lock_take(&engine->lock);
+    const struct tierce__use *use = have_use(view, id);
+    *hint = use->hint;
+    *returns_ms = use->returns_ms;
+    tierce__lock_drop(&engine->lock);
+}
+
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks)
 {
     TIERCE_DASSERT(chunks < SIZE_MAX);
@@ -371,6 +386,8 @@ size_t tierce__session_promised(struct tierce_view *view, uint64_t id)
     return promised;
 }
 
+#define SOON_MS 60000u
+
 /* Policies have the same kinds. */
 _Static_assert((int)TIERCE_HINT_CLOSED == (int)TIERCE__HINT_CLOSED &&
                    (int)TIERCE_HINT_OPEN == (int)TIERCE__HINT_OPEN &&
@@ -379,23 +396,40 @@ _Static_assert((int)TIERCE_HINT_CLOSED == (int)TIERCE__HINT_CLOSED &&
                    (int)TIERCE_HINT_TTL == (int)TIERCE__HINT_TTL && TIERCE__HINTS == 6,
                "hints of clients and of policies");
 
-int tierce__own_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint)
+int tierce__own_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint,
+                     uint32_t returns_ms)
 {
     tierce__lock_take(&view->engine->lock);
-    have_use(view, session)->hint = (uint8_t)hint;
+    struct tierce__use *use = have_use(view, session);
+    use->hint = (uint8_t)hint;
+    use->returns_ms = returns_ms;
     tierce__lock_drop(&view->engine->lock);
+    tierce__ahead_hint(view, session, hint == TIERCE_HINT_CLOSED, returns_ms);
     return 0;
 }
 
-int tierce_session_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint)
+static int set_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint,
+                    uint32_t returns_ms)
 {
-    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     struct tierce_engine *engine = view->engine;
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
     if (session == 0 || (unsigned)hint >= TIERCE__HINTS)
         return TIERCE_E_ARGUMENT;
-    return engine->lender->hint(view, session, hint);
+    return engine->lender->hint(view, session, hint, returns_ms);
+}
+
+int tierce_session_hint(struct tierce_view *view, uint64_t session, enum tierce_hint hint)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    return set_hint(view, session, hint, 0);
+}
+
+int tierce_session_returns(struct tierce_view *view, uint64_t session, uint32_t in_ms)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    enum tierce_hint hint = in_ms <= SOON_MS ? TIERCE_HINT_SOON : TIERCE_HINT_LATER;
+    return set_hint(view, session, hint, in_ms > 0 ? in_ms : 1);
 }
 
 void tierce_unpin(struct tierce_view *view, uint64_t session)

@@ -27,9 +27,10 @@ struct tierce__keys;
 struct tierce__use {
     const struct tierce_view *view;
     uint64_t id;
-    uint64_t blocks; /* leading blocks that it has used */
-    size_t promised; /* see tierce__session_leave; SIZE_MAX: no lookup left chunks */
-    uint8_t hint;    /* enum tierce_hint */
+    uint64_t blocks;     /* leading blocks that it has used */
+    size_t promised;     /* see tierce__session_leave; SIZE_MAX: no lookup left chunks */
+    uint8_t hint;        /* enum tierce_hint */
+    uint32_t returns_ms; /* of the hint; 0: not known */
 };
 
 /* The buffers a session held, in the order of its keys. */
@@ -76,6 +77,10 @@ uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
  */
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
                            size_t count, uint8_t *hint);
+
+/* The hint of a session; *returns_ms 0: it has none, or no time. */
+void tierce__session_hint(struct tierce_view *view, uint64_t id, uint8_t *hint,
+                          uint32_t *returns_ms);
 
 /*
  * Notes that a lookup left the chunks after the first `chunks` to the inference engine, although

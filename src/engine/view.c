@@ -189,6 +189,7 @@ void tierce_view_close(struct tierce_view *view)
     while (view->borrowers > 0)
         tierce__cond_wait(&engine->changed, &engine->lock, TIERCE__DEADLINE_NEVER);
     tierce__lock_drop(&engine->lock);
+    tierce__ahead_leave(view);
     tierce__prefetches_drop(view);
     engine->lender->view_close(view);
     tierce__shape_fini(&view->full);

@@ -59,6 +59,7 @@ int tierce_lookup(struct tierce_view *, const struct tierce_chain *, uint64_t,
 int tierce_durable(struct tierce_view *, const struct tierce_chain *, uint64_t, uint64_t *);
 void tierce_unpin(struct tierce_view *, uint64_t);
 int tierce_session_hint(struct tierce_view *, uint64_t, enum tierce_hint);
+int tierce_session_returns(struct tierce_view *, uint64_t, uint32_t);
 int tierce_store_begin(struct tierce_store **, struct tierce_view *,
                        const struct tierce_transfer_opts *);
 int tierce_store_layer(struct tierce_store *, uint32_t);

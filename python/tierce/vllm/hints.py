@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 NONE, CLOSED, OPEN, SOON, LATER, TTL = range(6)
 SESSION, RETURNS_IN, TIME_TO_LIVE = "tierce.session", "tierce.returns_in", "tierce.ttl"
 SOON_S = 60
+NO_HINT = NONE, 0
+RETURNS_MS_MAX = 2**32 - 1
 
 
 def seconds(options: dict, name: str) -> float | None:
@@ -29,27 +31,27 @@ def seconds(options: dict, name: str) -> float | None:
     return value
 
 
-def session_hint(options: dict) -> int:
+def session_hint(options: dict) -> tuple[int, int]:
     session = options.get(SESSION)
     if session not in (None, "open", "closed"):
         raise ValueError(f'{SESSION} is {session!r}: it must be "open" or "closed"')
     returns, lives = seconds(options, RETURNS_IN), seconds(options, TIME_TO_LIVE)
     if session == "closed" or lives == 0:
-        return CLOSED
+        return CLOSED, 0
     if returns is not None:
-        return SOON if returns <= SOON_S else LATER
+        return SOON if returns <= SOON_S else LATER, min(int(returns * 1000), RETURNS_MS_MAX)
     if session == "open":
-        return OPEN
-    return TTL if lives is not None else NONE
+        return OPEN, 0
+    return TTL if lives is not None else NONE, 0
 
 
-def read_hint(options: dict) -> int:
-    """The hint of a request; none if it is invalid, because a request must not fail for it."""
+def read_hint(options: dict) -> tuple[int, int]:
+    """The hint of a request, and the time until the next one in ms, 0 if it is not known; none if it is invalid, because a request must not fail for it."""
     try:
         return session_hint(options)
     except ValueError as error:
         warn(str(error))
-        return NONE
+        return NO_HINT
 
 
 @functools.lru_cache(maxsize=64)  # once for each text

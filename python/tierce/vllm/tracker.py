@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .hints import NO_HINT
 from .prompt_end import all_blocks
 
 
@@ -155,7 +156,7 @@ class ReqMeta:
     states: tuple["StateSave", ...] = ()
     push: dict | None = None  # the inbox of a decoder, to which the saved chunks are pushed: see push.py
     blocks: tuple["Blocks", ...] = ()  # for KV events (kv_events.py): of each size that blocks have
-    hint: int = 0  # about the next request: see hints.py
+    hint: tuple[int, int] = NO_HINT  # about the next request: see hints.py
 
 
 # Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.
@@ -221,7 +222,7 @@ class RequestTracker:
     skip_save: bool = False
     report: bool = False
     tag: str = ""
-    hint: int = 0
+    hint: tuple[int, int] = NO_HINT
     offers: bool = False  # when it has ended, its prompt is offered to a decoder
     source: dict | None = None  # a prefiller's offer that was not yet asked for
     pulls: bool = False  # the worker half was asked for it

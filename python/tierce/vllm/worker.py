@@ -626,7 +626,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
 
     def tell_hint(self, view, request: ReqMeta) -> None:
         """Before a load or store of the request."""
-        if request.hint and not view.hint(request.session, request.hint):
+        if request.hint[0] and not view.hint(request.session, *request.hint):
             log_no_hints()
 
     def offer_blocks(self, chain, request: ReqMeta) -> None:

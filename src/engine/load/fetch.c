@@ -528,9 +528,11 @@ bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t index)
     tierce__fetch_ask(waiter, index);
     tierce__lock_take(lock_of(fetch));
     bool in_time = true;
+    atomic_fetch_add_explicit(&fetch->engine->fetches.awaited, 1, memory_order_relaxed);
     while (fetch->status == 0 && (segment->state == SEGMENT_READING || fetch->verdict < 0) &&
            in_time)
         in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), waiter->deadline_ns);
+    atomic_fetch_sub_explicit(&fetch->engine->fetches.awaited, 1, memory_order_relaxed);
     bool here = is_here(fetch, segment);
     tierce__lock_drop(lock_of(fetch));
     return here;

@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_FETCH_H
 #define TIERCE_ENGINE_FETCH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -55,6 +56,7 @@ struct tierce__fetches {
     struct tierce__lock lock; /* FETCH: the bins, the bans and all that changes in a fetch */
     struct tierce__list bins[TIERCE__FETCH_BINS];
     struct tierce__list bans[TIERCE__FETCH_BINS];
+    _Atomic uint32_t awaited; /* relaxed: a measure */
 };
 
 /* A chunk that has proved wrong, until the tier that it came from has answered its deletion. */
@@ -120,6 +122,12 @@ bool tierce__fetch_lives(const struct tierce__fetch_waiter *waiter);
 /* Returns whether a segment has arrived. Requests it if necessary, and blocks up to the waiter's
  * deadline. Also false if another part of the fetch has failed, or the tier goes out of service. */
 bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t segment);
+
+/* How many loads wait for a tier now. Does not lock. */
+static inline uint32_t tierce__fetches_awaited(struct tierce__fetches *fetches)
+{
+    return atomic_load_explicit(&fetches->awaited, memory_order_relaxed);
+}
 
 /* Bytes that were requested and have not arrived. Does not lock. */
 uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter);

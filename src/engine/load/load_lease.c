@@ -485,6 +485,7 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
 {
     TIERCE_DASSERT(what->part->layer_count > 0);
     TIERCE_DASSERT(what->from_block <= what->to_block);
+    tierce__ahead_load(view, what->chain, what->session);
     struct tierce__own_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
         return -ENOMEM;

@@ -416,6 +416,7 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         return rc;
     r->first = tierce__keys_first(&r->keys, r->view, what->from_block);
     r->ends = tierce__keys_end(r->view, what->chain, what->to_block);
+    tierce__ahead_store(r->view, what->chain, &r->keys, r->session);
     size_t held = find_held(r);
     TIERCE_DASSERT(held <= r->keys.count);
     tierce__view_access(

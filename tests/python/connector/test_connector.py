@@ -674,14 +674,16 @@ def test_tags_go_with_lookups_and_saves(scheduler, option, tag):
 
 @pytest.mark.parametrize("options, hint", [
     ({}, 0), ({"tierce.session": "closed", "tierce.ttl": 5}, 1), ({"tierce.session": "open"}, 2),
-    ({"tierce.session": "open", "tierce.returns_in": 60}, 3), ({"tierce.returns_in": 60.5}, 4), ({"tierce.ttl": 300}, 5),
+    ({"tierce.session": "open", "tierce.returns_in": 60}, (3, 60000)), ({"tierce.returns_in": 60.5}, (4, 60500)),
+    ({"tierce.returns_in": 1e300}, (4, 2**32 - 1)), ({"tierce.ttl": 300}, 5),
     ({"tierce.ttl": 0}, 1), ({"tierce.session": "ajar"}, 0), ({"tierce.ttl": "5"}, 0), ({"tierce.returns_in": -1}, 0),
     ({"tierce.returns_in": True}, 0), ({"tierce.ttl": float("nan")}, 0)])
 def test_hints_go_with_loads_and_saves(scheduler, options, hint):
     request = request_of()
     request.kv_transfer_params = options
     _, meta = ask(scheduler, request, list(range(1, 20)))
-    assert meta.requests and all(r.hint == hint for r in meta.requests)
+    expected = hint if isinstance(hint, tuple) else (hint, 0)
+    assert meta.requests and all(r.hint == expected for r in meta.requests)
 
 
 def test_options_of_any_shape(scheduler):

@@ -169,8 +169,8 @@ class GroupViews:
         for part in self.parts:
             part.view.computed(tokens, ns)
 
-    def hint(self, session: int, hint: int) -> bool:
-        return all([view.hint(session, hint) for part in self.parts for view in part.views])
+    def hint(self, session: int, hint: int, returns_ms: int = 0) -> bool:
+        return all([view.hint(session, hint, returns_ms) for part in self.parts for view in part.views])
 
     def unpin(self, session: int) -> None:
         for part in self.parts:
