@@ -40,11 +40,13 @@
  * With node.socket, the engine is a client: it uses the memory and tiers of a `tierce node` on this
  * host. The node may start later than the client; without a node nothing is found or stored. Each
  * call may block for up to timeout.lookup longer than stated here, while it waits for the node, and
- * is a miss if the node does not answer. tierce_engine_flush and _clear return TIERCE_E_DOWN
- * without a node. A load larger than the node's memory goes through it chunk by chunk. A client
- * does not support tierce_why, tierce_copy, tierce_events_subscribe and a prefetch with callbacks
- * (TIERCE_E_UNSUPPORTED), and has no control socket; use the node's. tierce_engine_stats counts the
- * client's own calls; gauges of memory and tiers are 0. The mode is the client's own.
+ * is a miss if the node does not answer. While the node does not answer, the end of a store or a
+ * prefetch and a flush may block for a second longer, and a load for two seconds.
+ * tierce_engine_flush and _clear return TIERCE_E_DOWN without a node. A load larger than the node's
+ * memory goes through it chunk by chunk. A client does not support tierce_why, tierce_copy,
+ * tierce_events_subscribe and a prefetch with callbacks (TIERCE_E_UNSUPPORTED), and has no control
+ * socket; use the node's. tierce_engine_stats counts the client's own calls; gauges of memory and
+ * tiers are 0. The mode is the client's own.
  *
  * Threads: an engine and a view may be used from any thread at once. A chain, a load and a store
  * belong to one thread at a time.

@@ -32,7 +32,8 @@ enum {
     PIN_MS = 3000,
     WRITE_MS = 2000,
     CLOSE_MS = 90000,
-    SLACK_MS = 5 /* of a call, beyond its limit */
+    SLACK_MS = 5, /* of a call, beyond its limit */
+    SIM_ENGINE_HOST = 2
 };
 
 #define REQUIRE(cond, ...)                                                                         \
@@ -71,18 +72,25 @@ struct sim_calls {
     uint64_t lookups, asked, loaded;
 };
 
+/* What is known of a disk. */
+struct sim_kept {
+    bool is_cleared;           /* its last life has ended so, durably */
+    bool loses;                /* chunks may have left the disk, for its faults */
+    uint64_t clears;           /* that have begun or ended */
+    uint64_t absences;         /* of its node: that have begun or ended */
+    bool is_clearing;          /* one whose effect is followed; see versions */
+    uint64_t durable[PROMPTS]; /* leading blocks of the whole prompt */
+};
+
 struct sim_engine {
     struct tierce_engine *engine;
     struct tierce_view *view;
     struct tierce__vfs *vfs;
     char folder[64];
     size_t number;
-    bool is_killed;            /* its disk and its network are gone */
-    bool is_cleared;           /* its last life has ended so, durably */
-    bool loses;                /* chunks may have left the disk, for its faults */
-    uint64_t clears;           /* that have begun or ended */
-    bool is_clearing;          /* one whose effect is followed; see versions */
-    uint64_t durable[PROMPTS]; /* leading blocks of the whole prompt */
+    bool is_killed; /* its disk and its network are gone */
+    struct sim_kept *kept;
+    struct sim_kept own;
     struct sim_calls calls;
 };
 
@@ -97,11 +105,17 @@ static struct {
     struct sim_engine engines[SIM_ENGINES];
     size_t count;
     bool has_remote;
-    /* Engines with remote stores have all in common. Shared blocks are those of the first prompt.
-     */
+    const char *urls[SIM_ENGINES]; /* of the remote stores */
+    /* The engines are clients of a node. Each call may take that much longer than without. */
+    bool has_node;
+    uint64_t node_ms;
+    /* Engines with remote stores or a node have all in common. Shared blocks are those of the first
+     * prompt. */
     struct versions versions[SIM_ENGINES][PROMPTS][LONGEST];
     uint64_t next_version, clear_share;
     bool small_disk, flips;
+    void (*disturb)(void);         /* the world, while sessions run */
+    void (*unplug)(unsigned host); /* NULL: there are no sockets */
 } sim;
 
 static uint32_t prompt_seed(size_t prompt)
@@ -109,10 +123,19 @@ static uint32_t prompt_seed(size_t prompt)
     return (uint32_t)(1000 * (prompt / FAMILIES + 1) + prompt % FAMILIES + 1);
 }
 
+static unsigned host_of(const struct sim_engine *e)
+{
+    return SIM_ENGINE_HOST + (unsigned)e->number;
+}
+
+static size_t shelf_of(const struct sim_engine *e)
+{
+    return sim.has_remote || sim.has_node ? 0 : e->number;
+}
+
 static struct versions *versions_of(const struct sim_engine *e, size_t prompt, size_t block)
 {
-    return &sim.versions[sim.has_remote ? 0 : e->number]
-                        [block < SHARED ? prompt % FAMILIES : prompt][block];
+    return &sim.versions[shelf_of(e)][block < SHARED ? prompt % FAMILIES : prompt][block];
 }
 
 static void versions_add(const struct sim_engine *e, size_t prompt, size_t block, uint8_t version)
@@ -128,21 +151,21 @@ static void versions_add(const struct sim_engine *e, size_t prompt, size_t block
  * are remote stores. Nothing is noted while another one is being followed. */
 static bool versions_clear_begin(struct sim_engine *e)
 {
-    if (sim.has_remote || e->is_clearing)
+    if (sim.has_remote || e->kept->is_clearing)
         return false;
-    e->is_clearing = true;
+    e->kept->is_clearing = true;
     for (size_t p = 0; p < PROMPTS; p++)
         for (size_t b = 0; b < LONGEST; b++)
-            sim.versions[e->number][p][b].young = 0;
+            sim.versions[shelf_of(e)][p][b].young = 0;
     return true;
 }
 
 static void versions_clear_end(struct sim_engine *e, bool has_cleared)
 {
-    e->is_clearing = false;
+    e->kept->is_clearing = false;
     for (size_t p = 0; p < PROMPTS && has_cleared; p++)
         for (size_t b = 0; b < LONGEST; b++)
-            sim.versions[e->number][p][b].may = sim.versions[e->number][p][b].young;
+            sim.versions[shelf_of(e)][p][b].may = sim.versions[shelf_of(e)][p][b].young;
 }
 
 /* What was cleared may come back with the next life, unless a flush has followed. */
@@ -150,8 +173,8 @@ static void versions_return(struct sim_engine *e)
 {
     for (size_t p = 0; p < PROMPTS; p++)
         for (size_t b = 0; b < LONGEST; b++) {
-            struct versions *v = &sim.versions[sim.has_remote ? 0 : e->number][p][b];
-            v->may = v->ever = e->is_cleared && !sim.has_remote ? 0 : v->ever;
+            struct versions *v = &sim.versions[shelf_of(e)][p][b];
+            v->may = v->ever = e->kept->is_cleared && !sim.has_remote ? 0 : v->ever;
         }
 }
 
@@ -228,11 +251,10 @@ static void memory_check(const struct sim_memory *m, const struct tierce_chain *
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
-static void engine_open(struct sim_engine *e)
+static inline void engine_open(struct sim_engine *e)
 {
     static const char *const codecs[] = {"none", "lossless"};
     static const char *const policies[] = {"lru", "s3fifo", "sieve", "hazard"};
-    static const char *const urls[] = {"sim://a/0 sim://b/0", "sim://a/1 sim://b/1"};
     const char *const sets[] = {"memory.size",
                                 "1MiB",
                                 "memory.policy",
@@ -252,7 +274,7 @@ static void engine_open(struct sim_engine *e)
                                 "disk.queue",
                                 sim_below(4) == 0 ? "64KiB" : "0",
                                 "remote.urls",
-                                sim.has_remote ? urls[e->number] : "",
+                                sim.has_remote ? sim.urls[e->number] : "",
                                 "remote.codec",
                                 codecs[sim_below(2)],
                                 "control.socket",
@@ -275,6 +297,7 @@ static void engine_open(struct sim_engine *e)
     struct tierce_config *config = fx_config(e->folder, sets);
     sim_disk = NULL;
     SAY("engine %zu opens", e->number);
+    sim_enter_host(host_of(e));
     e->engine = fx_engine(config);
     tierce_config_destroy(config);
     e->vfs = sim_disk;
@@ -282,6 +305,7 @@ static void engine_open(struct sim_engine *e)
     struct tierce_namespace ns = fx_namespace();
     int rc = tierce_view_open(&e->view, e->engine, &ns, &(struct tierce_shard){0, 1, 0, 1});
     REQUIRE(rc == 0, "view: %d", rc);
+    sim_enter_host(0);
     e->is_killed = sim_net.is_gone[e->number] = false;
     e->calls = (struct sim_calls){0};
     versions_return(e);
@@ -295,14 +319,16 @@ static struct tierce_engine_stats engine_stats(const struct sim_engine *e)
 }
 
 /* The power fails: its disk keeps part of what was not synced, and nobody hears of it again. */
-static void engine_kill(struct sim_engine *e)
+static inline void engine_kill(struct sim_engine *e)
 {
     SAY("engine %zu loses power", e->number);
     e->is_killed = sim_net.is_gone[e->number] = true;
+    if (sim.unplug != NULL)
+        sim.unplug(host_of(e));
     sim_disk_cut(e->vfs);
 }
 
-static void engine_close(struct sim_engine *e)
+static inline void engine_close(struct sim_engine *e)
 {
     uint64_t began = sim_now_ns(), stolen = sim_stolen_ns();
     if (!e->is_killed)

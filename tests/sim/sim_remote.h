@@ -222,7 +222,7 @@ static const struct tierce__client sim_client = {
     .open = sim_open,
     .find = sim_find};
 
-/* In place of the library's: every URL is one of these stores. */
+/* In place of the library's: URLs of these stores. */
 SIM_WRAPS(int, tierce__connector_open, struct tierce__connector **out, const char *url,
           const struct tierce__connector_opts *opts, char why[TIERCE__CONNECTOR_WHY_BYTES]);
 int __wrap_tierce__connector_open(struct tierce__connector **out, const char *url,
@@ -230,6 +230,8 @@ int __wrap_tierce__connector_open(struct tierce__connector **out, const char *ur
                                   char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct tierce__url parsed = {0};
+    if (strncmp(url, "sim:", 4) != 0)
+        return __real_tierce__connector_open(out, url, opts, why);
     int rc = tierce__url_parse(&parsed, url, why);
     if (rc == 0)
         rc = tierce__links_open(out, &sim_client,
@@ -240,7 +242,7 @@ int __wrap_tierce__connector_open(struct tierce__connector **out, const char *ur
     return rc;
 }
 
-static void sim_net_end(void)
+static inline void sim_net_end(void)
 {
     for (size_t i = 0; i < SIM_STORES; i++)
         while (sim_net.stores[i].objects != NULL)

@@ -12,20 +12,22 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define NEVER      UINT64_MAX
+#define NEVER      SIM_NEVER
 #define TICK_NS    50u /* of a call of the clock: a loop that looks at it ends */
 #define WALL_S     1800000000u
 #define PRIORITIES (UINT64_C(1) << 40)
 
 enum { THREADS_MAX = 256 };
 
-enum state { FREE, RUNS, WAITS_FOR_MUTEX, WAITS_FOR_SIGNAL, SLEEPS, JOINS, ENDED };
+enum state { FREE, RUNS, WAITS_FOR_MUTEX, WAITS_FOR_SIGNAL, SLEEPS, AWAITS, JOINS, ENDED };
 
 struct thread {
     enum state state;
-    const void *what; /* the mutex, the condition, or the thread to join */
+    const void *what; /* the mutex, the condition, the thread to join, or the argument of `when` */
+    sim_when_fn *when;
     uint64_t until_ns;
     uint64_t priority;
+    unsigned host;
     bool is_detached, has_expired;
     pthread_t id;
     sem_t turn;
@@ -50,6 +52,7 @@ static uint64_t switch_rate; /* a thread loses its turn once in so many times */
  * thread loses its priority: a thread may stop for long in the middle of a call. 0: each is drawn.
  */
 static uint64_t demotion_rate;
+static uint64_t stalled_ns[SIM_HOSTS]; /* until when no thread of the host runs */
 static uint64_t expiry_rate; /* the first deadline expires once in so many decisions; 0: never */
 
 /* The functions of the system, and those in their place. */
@@ -72,6 +75,9 @@ SIM_WRAPS(int, pthread_cond_timedwait, pthread_cond_t *cond, pthread_mutex_t *mu
           const struct timespec *until);
 SIM_WRAPS(int, pthread_cond_signal, pthread_cond_t *cond);
 SIM_WRAPS(int, pthread_cond_broadcast, pthread_cond_t *cond);
+SIM_WRAPS(int, sem_init, sem_t *sem, int shared, unsigned value);
+SIM_WRAPS(int, sem_wait, sem_t *sem);
+SIM_WRAPS(int, sem_post, sem_t *sem);
 SIM_WRAPS(uint32_t, tierce__processors, void);
 
 /* ---- decisions ------------------------------------------------------------------------------- */
@@ -115,8 +121,17 @@ uint64_t sim_switches(void)
     return switches;
 }
 
+/* When a thread that sleeps or awaits something may run. */
+static uint64_t due_ns(const struct thread *t)
+{
+    uint64_t when_ns = t->state == AWAITS ? t->when(t->what) : NEVER;
+    return when_ns < t->until_ns ? when_ns : t->until_ns;
+}
+
 static bool may_run(const struct thread *t)
 {
+    if (stalled_ns[t->host] > now_ns)
+        return false;
     switch (t->state) {
     case RUNS:
         return true;
@@ -125,7 +140,8 @@ static bool may_run(const struct thread *t)
     case WAITS_FOR_SIGNAL:
         return false; /* a signal makes it wait for the mutex; see expire */
     case SLEEPS:
-        return t->until_ns <= now_ns;
+    case AWAITS:
+        return due_ns(t) <= now_ns;
     case JOINS:
         return ((const struct thread *)t->what)->state == ENDED;
     case FREE:
@@ -137,8 +153,8 @@ static bool may_run(const struct thread *t)
 
 static void fail(const char *why)
 {
-    static const char *const names[] = {"free",  "runs",  "mutex", "signal",
-                                        "sleep", "joins", "ended"};
+    static const char *const names[] = {"free",  "runs",   "mutex", "signal",
+                                        "sleep", "awaits", "joins", "ended"};
     fprintf(stderr, "the simulation ends at %.6f s: %s\n", (double)now_ns / 1e9, why);
     for (size_t i = 0; i < THREADS_MAX; i++)
         if (threads[i].state != FREE)
@@ -147,14 +163,19 @@ static void fail(const char *why)
     abort();
 }
 
-/* The earliest deadline of a thread that waits. */
+/* The earliest deadline of a thread that waits, or end of a stall. */
 static uint64_t first_deadline(void)
 {
     uint64_t first = NEVER;
+    for (size_t i = 0; i < SIM_HOSTS; i++)
+        if (stalled_ns[i] > now_ns && stalled_ns[i] < first)
+            first = stalled_ns[i];
     for (size_t i = 0; i < THREADS_MAX; i++) {
         const struct thread *t = &threads[i];
-        if ((t->state == SLEEPS || t->state == WAITS_FOR_SIGNAL) && t->until_ns < first)
-            first = t->until_ns;
+        bool has_deadline =
+            t->state == SLEEPS || t->state == AWAITS || t->state == WAITS_FOR_SIGNAL;
+        uint64_t due = has_deadline && stalled_ns[t->host] <= now_ns ? due_ns(t) : NEVER;
+        first = due < first ? due : first;
     }
     return first;
 }
@@ -219,10 +240,10 @@ static void pass(void)
         note((uint64_t)(next - threads));
         self = next;
         bool is_over = me->state == ENDED;
-        sem_post(&next->turn);
+        __real_sem_post(&next->turn);
         if (is_over)
             return;
-        while (sem_wait(&me->turn) != 0) {
+        while (__real_sem_wait(&me->turn) != 0) {
         }
     }
     self->state = RUNS;
@@ -246,7 +267,7 @@ void sim_start(uint64_t seed)
     now_ns = 1000000000u;
     self = &threads[0];
     *self = (struct thread){.state = RUNS, .id = pthread_self()};
-    sem_init(&self->turn, 0, 0);
+    __real_sem_init(&self->turn, 0, 0);
     /* One thread runs at a time: a turn passes faster within a processor. */
     cpu_set_t here;
     CPU_ZERO(&here);
@@ -272,6 +293,43 @@ void sim_sleep_ns(uint64_t ns)
     self->state = SLEEPS;
     self->until_ns = now_ns + ns;
     pass();
+}
+
+bool sim_is_on(void)
+{
+    return self != NULL;
+}
+
+void sim_may_pass(void)
+{
+    maybe_pass();
+}
+
+bool sim_await(sim_when_fn *when, const void *arg, uint64_t until_ns)
+{
+    if (when(arg) > now_ns) {
+        self->what = arg;
+        self->when = when;
+        self->until_ns = until_ns;
+        self->state = AWAITS;
+        pass();
+    }
+    return when(arg) <= now_ns;
+}
+
+unsigned sim_host(void)
+{
+    return self->host;
+}
+
+void sim_enter_host(unsigned host)
+{
+    self->host = host;
+}
+
+void sim_stall(unsigned host, uint64_t ns)
+{
+    stalled_ns[host] = now_ns + ns;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -315,10 +373,17 @@ ssize_t __wrap_getrandom(void *bytes, size_t count, unsigned flags)
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
+static bool has_left(const struct thread *t)
+{
+    return t->state == ENDED && t->is_detached;
+}
+
+/* The system may have given the number of a detached thread that has ended to another. */
 static struct thread *find_thread(pthread_t id)
 {
     for (size_t i = 0; i < THREADS_MAX; i++)
-        if (threads[i].state != FREE && pthread_equal(threads[i].id, id) != 0)
+        if (threads[i].state != FREE && !has_left(&threads[i]) &&
+            pthread_equal(threads[i].id, id) != 0)
             return &threads[i];
     fail("a thread that is not simulated");
     return NULL;
@@ -333,7 +398,7 @@ static void forget(struct thread *t)
 static void *begin_thread(void *arg)
 {
     struct thread *me = arg;
-    while (sem_wait(&me->turn) != 0) {
+    while (__real_sem_wait(&me->turn) != 0) {
     }
     me->state = RUNS;
     void *result = me->run(me->arg);
@@ -349,14 +414,22 @@ int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*ru
         return __real_pthread_create(out, attr, run, arg);
     struct thread *t = NULL;
     for (size_t i = 0; i < THREADS_MAX && t == NULL; i++) {
-        if (threads[i].state == ENDED && threads[i].is_detached)
+        if (has_left(&threads[i]))
             forget(&threads[i]);
         t = threads[i].state == FREE ? &threads[i] : NULL;
     }
+    int detached = PTHREAD_CREATE_JOINABLE;
     if (t == NULL)
         return EAGAIN;
-    *t = (struct thread){.state = RUNS, .run = run, .arg = arg, .priority = sim_below(PRIORITIES)};
-    sem_init(&t->turn, 0, 0);
+    if (attr != NULL)
+        pthread_attr_getdetachstate(attr, &detached);
+    *t = (struct thread){.state = RUNS,
+                         .run = run,
+                         .arg = arg,
+                         .priority = sim_below(PRIORITIES),
+                         .host = self->host,
+                         .is_detached = detached == PTHREAD_CREATE_DETACHED};
+    __real_sem_init(&t->turn, 0, 0);
     int rc = __real_pthread_create(&t->id, attr, begin_thread, t);
     if (rc != 0) {
         forget(t);
@@ -524,5 +597,46 @@ int __wrap_pthread_cond_broadcast(pthread_cond_t *cond)
     if (self == NULL)
         return __real_pthread_cond_broadcast(cond);
     wake(cond, SIZE_MAX);
+    return 0;
+}
+
+/* ---- semaphores ------------------------------------------------------------------------------ */
+
+/* The simulated value lies in the memory of the real one. */
+struct semaphore {
+    uint64_t value;
+};
+_Static_assert(sizeof(struct semaphore) <= sizeof(sem_t), "lies in its memory");
+
+int __wrap_sem_init(sem_t *sem, int shared, unsigned value)
+{
+    if (self == NULL)
+        return __real_sem_init(sem, shared, value);
+    ((struct semaphore *)sem)->value = value;
+    return 0;
+}
+
+static uint64_t when_posted(const void *arg)
+{
+    return ((const struct semaphore *)arg)->value > 0 ? 0 : NEVER;
+}
+
+int __wrap_sem_wait(sem_t *sem)
+{
+    if (self == NULL)
+        return __real_sem_wait(sem);
+    maybe_pass();
+    while (!sim_await(when_posted, sem, NEVER)) {
+    }
+    ((struct semaphore *)sem)->value--;
+    return 0;
+}
+
+int __wrap_sem_post(sem_t *sem)
+{
+    if (self == NULL)
+        return __real_sem_post(sem);
+    ((struct semaphore *)sem)->value++;
+    maybe_pass();
     return 0;
 }

@@ -16,8 +16,9 @@
  * expire while other threads could run, as on a machine that is busy. If all threads wait without a
  * deadline, the run fails, and every thread is listed.
  *
- * Code that blocks outside these functions (a socket, a pipe, a futex) stops the simulation, and so
- * does a loop that waits for another thread without a call of them. Files do not block here.
+ * Code that blocks outside these functions (a pipe, a futex; a socket without sim_sockets.h) stops
+ * the simulation, and so does a loop that waits for another thread without a call of them. Files do
+ * not block here.
  *
  * The program has one run, in one process: threads that exist before sim_start are not simulated.
  */
@@ -40,6 +41,29 @@ uint64_t sim_below(uint64_t bound);
 uint64_t sim_now_ns(void);
 
 void sim_sleep_ns(uint64_t ns);
+
+#define SIM_NEVER UINT64_MAX
+
+/* When something happens that a thread awaits: a time that has passed if it has, SIM_NEVER if only
+ * another thread can bring it about. It is asked whenever the turn passes. */
+typedef uint64_t sim_when_fn(const void *arg);
+
+/* Waits for it, until `until_ns`. False: that time has come first. */
+bool sim_await(sim_when_fn *when, const void *arg, uint64_t until_ns);
+
+/* A place where the calling thread may lose its turn. */
+void sim_may_pass(void);
+
+/* Between sim_start and sim_stop. */
+bool sim_is_on(void);
+
+/* The host that a thread belongs to: that of the thread that has started it; 0 at first. */
+enum { SIM_HOSTS = 8 };
+unsigned sim_host(void);
+void sim_enter_host(unsigned host);
+
+/* None of the host's threads runs for that time, as if it were stopped; not the calling one's. */
+void sim_stall(unsigned host, uint64_t ns);
 
 /* From now on no deadline expires while threads can run; or it may again. */
 void sim_keep_time(bool keeps);
