@@ -339,14 +339,15 @@ void tierce__storage_write(struct tierce__writes *writes, const struct tierce__s
 }
 
 void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
-                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf,
+                               bool is_used)
 {
     struct tierce__writes *writes;
-    int rc = tierce__storage_begin_writes(&writes, engine, levels, 1, 0);
+    int rc = tierce__storage_begin_writes(&writes, engine, levels, 1, 1);
     if (writes != NULL)
         writes->forgets = true;
     tierce__storage_write(writes, chunk, buf);
-    tierce__storage_end_writes(writes, NULL, 0);
+    tierce__storage_end_writes(writes, &chunk->key, is_used ? 1 : 0);
     if (rc == 0)
         return;
     for (size_t level = 1; level < engine->level_count; level++) {

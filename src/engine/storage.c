@@ -353,8 +353,7 @@ struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
                                        .keys = key,
                                        .key_count = 1,
                                        .bufs = &buf,
-                                       .length = UINT64_MAX,
-                                       .touches = true}};
+                                       .length = UINT64_MAX}};
     return ask(engine, 0, &w) == 0 && w.req.lent == 1 ? buf : NULL;
 }
 

@@ -136,7 +136,7 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key);
 
-/* The same, and marks the chunk as used: takes one lock, and its release takes none. */
+/* The same; its release takes no lock. */
 struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
                                          const struct tierce__key *key);
 
@@ -204,10 +204,11 @@ void tierce__storage_write(struct tierce__writes *writes, const struct tierce__s
 void tierce__storage_end_writes(struct tierce__writes *writes, const struct tierce__key *keys,
                                 size_t count);
 
-/* Writes one chunk, and touches none. Without memory it is not written; the next flush reports
- * that. */
+/* Writes one chunk. is_used: the write is a use of it, so that the next use counts as another one.
+ * Without memory it is not written; the next flush reports that. */
 void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
-                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf,
+                               bool is_used);
 
 /* Whether the level still writes chunks that were stored before the one with that serial number.
  * Under ENGINE. */

@@ -109,8 +109,7 @@ struct tierce__store_req {
      * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends the found buffers if bufs is not
      * NULL: [in] room for key_count, and length: the maximum of bytes to lend. [out]
      * bufs[0 .. lent): for each of the leading keys a reference that the caller now owns;
-     * lent < found if the next buffer would exceed length. If `touches`, a single lent key is
-     * touched as by touch(key, 1, 0).
+     * lent < found if the next buffer would exceed length.
      *
      * CLEAR: [in] no key: every namespace; one key: its namespace. [out] found: the number of
      * chunks that left. Earlier puts in progress are answered TIERCE_E_CANCELLED; lent buffers stay
@@ -135,7 +134,6 @@ struct tierce__store_req {
     size_t found;
     struct tierce__buf **bufs; /* [borrow until done] */
     size_t lent;
-    bool touches;   /* LOOKUP of one key */
     bool lacks_key; /* [out] LOOKUP in a disk tier: the first key that is not found is that of a
                        chunk that is hidden for its key */
     struct tierce__sibling *siblings; /* [borrow until done] */

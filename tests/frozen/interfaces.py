@@ -224,7 +224,8 @@ RESP = ["PING", "SET k value", "GET k", "GET none", "AUTH secret", "AUTH me wron
         "TTL none", "TTL b", "PERSIST k", "PERSIST k", "TYPE k", "TYPE none", "DBSIZE", "SCAN 0 MATCH none*", "KEYS k", "GETDEL k",
         "GET k", "SELECT 0", "SELECT 1", "ECHO x", "CLIENT GETNAME", "CLIENT SETNAME me", "CLIENT GETNAME", "ACL WHOAMI",
         "CONFIG GET save", "MODULE LIST", "ROLE", "SLOWLOG GET", "NOSUCH a", "GET", "HELLO 4", "HELLO 3 AUTH me wrong",
-        "GET none", "LPUSH l 1", "MULTI", "FLUSHALL", "DBSIZE", "RESET", "QUIT"]
+        "GET none", "LPUSH l 1", "MULTI", "FLUSHALL", "DBSIZE", "TIERCE.HINT SESSION open", "TIERCE.HINT SESSION ajar",
+        "RESET", "QUIT"]
 
 
 def read_answer(lines):

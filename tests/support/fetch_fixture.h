@@ -120,7 +120,7 @@ static inline void put_as(struct tierce__storage_chunk record, uint32_t n)
     ck_assert_ptr_nonnull(buf);
     for (uint32_t s = 0; s < SEGMENTS; s++)
         memset(buf->data + start_of(s), byte_of(n, s), wide->full.segment_end[s] - start_of(s));
-    tierce__storage_write_one(fx.engine, UINT32_MAX, &record, buf);
+    tierce__storage_write_one(fx.engine, UINT32_MAX, &record, buf, false);
     tierce__buf_release(buf);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
 }

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints of clients about the next request of a conversation, in `kv_transfer_params`:
+"""Hints of clients about the next request of a conversation, in `kv_transfer_params`, or in the payload of an action of
+the type `tierce.hint`, version 1, in vLLM's `KvHintsEnvelope`:
 
 - `tierce.session`: "closed" if there is none, "open" if there is one;
 - `tierce.returns_in`: seconds until it comes, as far as the client knows;
 - `tierce.ttl`: seconds after which it does not come any more.
 
-A request has one hint. The more exact one is taken: closed, then returns_in, then open, then ttl. The numbers are those
-of tierce_session_hint."""
+A request has one hint. The more exact one is taken: closed, then returns_in, then open, then ttl. The envelope is read if
+`kv_transfer_params` have no hint. The numbers are those of tierce_session_hint."""
 
 import functools
 import logging
@@ -19,6 +20,7 @@ SESSION, RETURNS_IN, TIME_TO_LIVE = "tierce.session", "tierce.returns_in", "tier
 SOON_S = 60
 NO_HINT = NONE, 0
 RETURNS_MS_MAX = 2**32 - 1
+ACTION, ACTION_VERSION = "tierce.hint", "1"
 
 
 def seconds(options: dict, name: str) -> float | None:
@@ -45,10 +47,25 @@ def session_hint(options: dict) -> tuple[int, int]:
     return TTL if lives is not None else NONE, 0
 
 
-def read_hint(options: dict) -> tuple[int, int]:
-    """The hint of a request, and the time until the next one in ms, 0 if it is not known; none if it is invalid, because a request must not fail for it."""
+def envelope_hint(envelope) -> tuple[int, int]:
+    """Actions of other types are for other components."""
+    for action in envelope.actions if envelope is not None else ():
+        if action.action_type != ACTION:
+            continue
+        if action.action_version != ACTION_VERSION:
+            raise ValueError(f"the action {ACTION} has the version {action.action_version!r}: it must be {ACTION_VERSION!r}")
+        if not isinstance(action.payload, dict):
+            raise ValueError(f"the payload of the action {ACTION} is {action.payload!r}: it must be an object")
+        return session_hint(action.payload)
+    return NO_HINT
+
+
+def read_hint(options: dict, envelope=None) -> tuple[int, int]:
+    """The hint of a request, and the time until the next one in ms, 0 if it is not known; none if it is invalid, because a
+    request must not fail for it. envelope: a KvHintsEnvelope."""
     try:
-        return session_hint(options)
+        hint = session_hint(options)
+        return hint if hint != NO_HINT else envelope_hint(envelope)
     except ValueError as error:
         warn(str(error))
         return NO_HINT
@@ -56,7 +73,7 @@ def read_hint(options: dict) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)  # once for each text
 def warn(text: str) -> None:
-    log.warning("a request has an invalid hint in kv_transfer_params, which is ignored: %s", text)
+    log.warning("a request has an invalid hint, which is ignored: %s", text)
 
 
 @functools.cache

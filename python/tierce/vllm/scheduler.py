@@ -112,7 +112,8 @@ class SchedulerHalf(BlendsRequests):
         tracker = RequestTracker(
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
             skip_load=options.get(SKIP_LOAD) is True, skip_save=options.get(SKIP_SAVE) is True,
-            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)), hint=read_hint(options),
+            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)),
+            hint=read_hint(options, getattr(request, "kv_hints", None)),
             offers=handover.is_prefill(options), source=handover.read_offer(options),
             hands_end=self.hands_ends and not self.has_drafter and not self.several)
         tracker.push, tracker.tickets = push.read_push(options), push.asked_tickets(options)

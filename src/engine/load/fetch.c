@@ -656,7 +656,7 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
             tierce__count(fetch->engine, TIERCE__STAT_promotions, 1);
         uint32_t copies = tierce__levels_coded_memory(fetch->engine);
         if (copies != 0 && fetch->level > 1)
-            tierce__storage_write_one(fetch->engine, copies, record, fetch->buf);
+            tierce__storage_write_one(fetch->engine, copies, record, fetch->buf, false);
         tierce__era_leave(fetch->engine, fetch->era);
     }
     /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */

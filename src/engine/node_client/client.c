@@ -258,7 +258,8 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
         free_peer(peer);
         return rc;
     }
-    atomic_store(&client->engine->asks_tokens, tierce__node_session_asks_tokens(peer));
+    atomic_store(&client->engine->asks_tokens,
+                 tierce__node_session_announces(peer, TIERCE__NATIVE_ASKS_TOKENS));
     *out = peer;
     return 0;
 }
@@ -289,19 +290,14 @@ uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer)
     return peer->welcome.store_ms;
 }
 
-bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer)
+bool tierce__node_session_announces(const struct tierce__node_session *peer, uint32_t bit)
 {
-    return (peer->welcome.tiers & TIERCE__NATIVE_ASKS_TOKENS) != 0;
+    return (peer->welcome.tiers & bit) != 0;
 }
 
 bool tierce__node_session_takes_layers(const struct tierce__node_session *peer)
 {
     return (peer->welcome.tiers & TIERCE__NATIVE_TAKES_LAYERS) != 0;
-}
-
-bool tierce__node_session_takes_hints(const struct tierce__node_session *peer)
-{
-    return (peer->welcome.tiers & TIERCE__NATIVE_TAKES_HINTS) != 0;
 }
 
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer)

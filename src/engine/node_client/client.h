@@ -62,14 +62,13 @@ void tierce__node_session_release(struct tierce__node_session *peer);
 /* How long its stores wait for memory. */
 uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer);
 
-/* Whether it publishes KV events with tokens, and so accepts NOTE_TOKENS. */
-bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer);
+/* Whether it has announced a bit of `tiers`: TIERCE__NATIVE_ASKS_TOKENS,
+ * TIERCE__NATIVE_TAKES_HINTS.
+ */
+bool tierce__node_session_announces(const struct tierce__node_session *peer, uint32_t bit);
 
 /* Whether it accepts STORE_LAYERS. */
 bool tierce__node_session_takes_layers(const struct tierce__node_session *peer);
-
-/* Whether it accepts SESSION_HINT. */
-bool tierce__node_session_takes_hints(const struct tierce__node_session *peer);
 
 /* The version of the native protocol that both sides know. */
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer);

@@ -401,7 +401,7 @@ static int hint(struct tierce_view *view, uint64_t session, enum tierce_hint kin
     if (peer == NULL)
         return 0;
     int rc = TIERCE_E_UNSUPPORTED;
-    if (tierce__node_session_takes_hints(peer)) {
+    if (tierce__node_session_announces(peer, TIERCE__NATIVE_TAKES_HINTS)) {
         rc = tierce__node_session_tell(peer, TIERCE__NATIVE_SESSION_HINT, &question, deadline_ns);
         rc = tierce__client_miss(view, rc);
     }

@@ -12,7 +12,7 @@ void tierce__client_tell_tokens(const struct tierce_view *view, struct tierce__n
                                 uint64_t to_block, uint64_t deadline_ns)
 {
     if (to_block > tierce_chain_blocks(chain) || tierce__view_is_sparse(view) ||
-        !tierce__node_session_asks_tokens(peer) ||
+        !tierce__node_session_announces(peer, TIERCE__NATIVE_ASKS_TOKENS) ||
         !tierce__chain_fits(chain, view->algo, view->full.geometry.block_tokens))
         return;
     const int32_t *kept = tierce__chain_tokens(chain);

@@ -131,11 +131,12 @@ uint64_t tierce__object_bytes(struct tierce__object *object)
 }
 
 struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
-                                                   uint64_t object_bytes)
+                                                   uint64_t object_bytes,
+                                                   struct tierce__policy_origin use)
 {
     TIERCE_DASSERT(object_bytes > 0);
     struct tierce__storage_chunk chunk = {
-        .key = *key, .object_bytes = object_bytes, .block_count = 1};
+        .key = *key, .object_bytes = object_bytes, .block_count = 1, .origin = use};
     memcpy(chunk.first_block, key->hash, sizeof(chunk.first_block));
     return chunk;
 }
@@ -217,7 +218,8 @@ int tierce__object_create(struct tierce__objects *space, struct tierce__object *
     if (h == NULL)
         return -ENOMEM;
     struct tierce__key key = tierce__object_key(&space->space, what->name, what->name_bytes);
-    struct tierce__storage_chunk chunk = tierce__object_record(&key, form.extent.object_bytes);
+    struct tierce__storage_chunk chunk =
+        tierce__object_record(&key, form.extent.object_bytes, tierce__object_use(what, what->hint));
     struct tierce__buf *buf = tierce__storage_reserve(engine, &chunk, NULL);
     if (buf == NULL) {
         tierce__free(h);
@@ -402,6 +404,11 @@ int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_fo
 
 /* ---- replacing ---- */
 
+static struct tierce__policy_origin use_of(const struct tierce__object_handle *h)
+{
+    return tierce__object_use(&h->base.what, h->base.what.hint);
+}
+
 /* `other` has a header's bytes at least. */
 static bool has_same_header(const struct tierce__object_handle *h, const struct tierce__buf *other)
 {
@@ -521,14 +528,15 @@ static int put_small(const struct tierce__object_handle *h, uint32_t levels,
     if (rc == 0)
         tierce__storage_delete(engine, 0, &h->key); /* an older large value */
     if (chunk != NULL) {
-        struct tierce__storage_chunk record = tierce__object_record(&h->key, chunk->bytes);
+        struct tierce__storage_chunk record =
+            tierce__object_record(&h->key, chunk->bytes, use_of(h));
         if (rc < 0 && tierce__storage_replace(engine, &record, chunk) == 0) {
             (void)tierce__smalls_remove(engine->smalls, &h->key);
             tierce__objects_shown(engine, chunk);
             rc = 0;
         }
         if (rc == 0)
-            tierce__storage_write_one(engine, levels, &record, chunk);
+            tierce__storage_write_one(engine, levels, &record, chunk, true);
     }
     tierce__era_leave(engine, era);
     return rc;
@@ -554,8 +562,9 @@ static int keep(const struct tierce__object_handle *h, uint64_t deadline_ns, boo
 {
     struct tierce_engine *engine = h->space->engine;
     int rc = 0;
-    tierce__storage_touch(engine, 1, engine->level_count,
-                          &(struct tierce__tier_uses){.keys = &h->key, .count = 1});
+    tierce__storage_touch(
+        engine, h->is_small ? 1 : 0, engine->level_count,
+        &(struct tierce__tier_uses){.keys = &h->key, .count = 1, .origin = use_of(h)});
     for (size_t level = 1; level < engine->level_count && rc == 0; level++)
         rc = settle_kept(h, level, deadline_ns, unsettled);
     if (rc == 0)
@@ -612,14 +621,17 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t levels
 {
     TIERCE_DASSERT(!h->is_small && (levels & 1u) == 0);
     struct tierce_engine *engine = h->space->engine;
-    struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes);
+    struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes, use_of(h));
     /* A value published after a clear was not cleared by it. */
     uint64_t era = tierce__era_enter_now(engine);
     int rc = tierce__storage_replace(engine, &chunk, h->buf);
     if (rc == 0) {
         (void)tierce__smalls_remove(engine->smalls, &h->key); /* an older small value */
         tierce__objects_shown(engine, h->buf);
-        tierce__storage_write_one(engine, levels, &chunk, h->buf);
+        /* The use that stores it: the next one counts. */
+        tierce__storage_touch(engine, 0, 1,
+                              &(struct tierce__tier_uses){.keys = &h->key, .count = 1, .used = 1});
+        tierce__storage_write_one(engine, levels, &chunk, h->buf, true);
     }
     tierce__era_leave(engine, era);
     return rc;

@@ -66,6 +66,8 @@ struct tierce__object_what {
     size_t note_bytes;
     uint64_t value_bytes; /* 0 .. TIERCE__OBJECT_VALUE_MAX */
     uint64_t expires_ms;  /* wall clock, since 1970; 0: never */
+    uint8_t hint;         /* enum tierce_hint of this use of the value; it is not stored. A value
+                             that expires has the hint TTL unless another one is given */
 };
 
 struct tierce__object {
@@ -135,6 +137,7 @@ struct tierce__object_find {
     const void *name;
     size_t name_bytes;
     uint64_t deadline_ns; /* of reads from slower tiers */
+    uint8_t hint;         /* as in struct tierce__object_what */
     /* Called once if find returned -EINPROGRESS, from any thread; must not block. */
     void (*done)(struct tierce__object_find *find);
     void *arg;

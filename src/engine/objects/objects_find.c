@@ -32,6 +32,7 @@ struct tierce__object_reading {
     uint64_t changes; /* of the name when it began */
     uint64_t era;     /* operate.h */
     uint64_t deadline_ns;
+    uint8_t hint; /* of the first find */
     size_t level;
     enum step step;
     int status;                /* why a level that may have it could not be asked, or MISS */
@@ -115,8 +116,11 @@ static struct tierce__object *open_from_memory(struct tierce__object_find *find)
                                &waiter->key, find->name, find->name_bytes);
     if (buf == NULL)
         return NULL;
-    tierce__storage_touch(engine, 1, engine->level_count,
-                          &(struct tierce__tier_uses){.keys = &waiter->key, .count = 1});
+    tierce__storage_touch(
+        engine, 0, engine->level_count,
+        &(struct tierce__tier_uses){.keys = &waiter->key,
+                                    .count = 1,
+                                    .origin = tierce__object_use(&form.what, find->hint)});
     return tierce__object_open(waiter->space, &waiter->key, buf, &form);
 }
 
@@ -241,12 +245,17 @@ static void read_head(struct tierce__object_reading *r, uint64_t bytes)
     read_on(r, STEP_HEAD);
 }
 
+static struct tierce__policy_origin use_of(const struct tierce__object_reading *r)
+{
+    return tierce__object_use(&r->form.what, r->hint);
+}
+
 /* A buffer for all of it, with the bytes received so far. */
 static void read_body(struct tierce__object_reading *r)
 {
     TIERCE_DASSERT(r->form.extent.object_bytes > r->have);
     struct tierce__storage_chunk chunk =
-        tierce__object_record(&r->name->key, r->form.extent.object_bytes);
+        tierce__object_record(&r->name->key, r->form.extent.object_bytes, use_of(r));
     struct tierce__buf *whole = tierce__storage_reserve(r->engine, &chunk, NULL);
     if (whole == NULL) {
         leave_level(r, TIERCE_E_MISS);
@@ -288,7 +297,7 @@ static int promote_large(struct tierce__object_reading *r)
 {
     TIERCE_DASSERT(r->have >= r->form.extent.object_bytes);
     struct tierce__storage_chunk chunk =
-        tierce__object_record(&r->name->key, r->form.extent.object_bytes);
+        tierce__object_record(&r->name->key, r->form.extent.object_bytes, use_of(r));
     int rc = tierce__storage_publish(r->engine, &chunk, r->buf);
     if (rc == 0)
         tierce__objects_shown(r->engine, r->buf);
@@ -310,8 +319,9 @@ static void promote(struct tierce__object_reading *r)
         tierce__era_leave(engine, r->era);
     }
     tierce__object_name_let_go(r->name);
-    tierce__storage_touch(engine, 0, engine->level_count,
-                          &(struct tierce__tier_uses){.keys = &r->name->key, .count = 1});
+    tierce__storage_touch(
+        engine, 0, engine->level_count,
+        &(struct tierce__tier_uses){.keys = &r->name->key, .count = 1, .origin = use_of(r)});
 }
 
 /* Whether every whole piece of the value that has come matches its checksum. Verified here, and not
@@ -465,6 +475,7 @@ static void start(struct tierce__object_find *find)
     r->name = name;
     r->era = tierce__era_of_read(engine);
     r->deadline_ns = find->deadline_ns;
+    r->hint = find->hint;
     r->level = 1;
     r->status = TIERCE_E_MISS;
     tierce__list_init(&r->finds);

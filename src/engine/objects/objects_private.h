@@ -38,9 +38,18 @@ struct tierce__object *tierce__object_open_small(struct tierce__objects *space,
                                                  const struct tierce__key *key, const void *name,
                                                  size_t name_bytes);
 
-/* The index entry of an object. */
+/* A use of a value, for the policies. */
+static inline struct tierce__policy_origin
+tierce__object_use(const struct tierce__object_what *what, uint8_t hint)
+{
+    uint8_t own = what->expires_ms != 0 ? TIERCE_HINT_TTL : TIERCE_HINT_NONE;
+    return (struct tierce__policy_origin){.hint = hint != TIERCE_HINT_NONE ? hint : own};
+}
+
+/* The index entry of an object. [in] use: the use that stores it. */
 struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
-                                                   uint64_t object_bytes);
+                                                   uint64_t object_bytes,
+                                                   struct tierce__policy_origin use);
 
 /* A handle of a value in `buf`. Takes over a reference on `buf` in every case; NULL for no memory.
  * [in] form: the object's header, parsed. */

@@ -25,10 +25,12 @@ bool tierce__resp_batch_take(struct tierce__resp_session *s)
     size_t at = s->batch->count++;
     TIERCE_ASSERT(at < TIERCE__RESP_BATCH);
     s->batch->sets[at].object = NULL;
-    s->batch->sets[at].rc = tierce__node_create(
-        s->node, &s->batch->sets[at].object, s->who.space,
-        &(struct tierce__object_what){
-            .name = args[1].text, .name_bytes = args[1].bytes, .value_bytes = args[2].bytes});
+    s->batch->sets[at].rc =
+        tierce__node_create(s->node, &s->batch->sets[at].object, s->who.space,
+                            &(struct tierce__object_what){.name = args[1].text,
+                                                          .name_bytes = args[1].bytes,
+                                                          .value_bytes = args[2].bytes,
+                                                          .hint = s->hint});
     if (s->batch->sets[at].rc == 0 && args[2].bytes > 0)
         memcpy(s->batch->sets[at].object->value, args[2].text, args[2].bytes);
     return true;

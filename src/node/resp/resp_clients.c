@@ -396,6 +396,7 @@ void tierce__resp_run_reset(struct tierce__resp_session *s)
 {
     struct tierce__identity nobody;
     speak(s, 2);
+    s->hint = TIERCE_HINT_NONE;
     note(s, s->client.name, "");
     note(s, s->client.user, "default");
     bool is_known = tierce__access_nobody(s->node->access, TIERCE__SPACE_RESP, &nobody);

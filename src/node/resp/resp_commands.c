@@ -179,7 +179,8 @@ static int make_object(struct tierce__resp_session *s, struct tierce__object **o
     int rc = tierce__node_create(s->node, out, s->who.space,
                                  &(struct tierce__object_what){.name = name->text,
                                                                .name_bytes = name->bytes,
-                                                               .value_bytes = value->bytes});
+                                                               .value_bytes = value->bytes,
+                                                               .hint = s->hint});
     if (rc == 0 && value->bytes > 0)
         memcpy((*out)->value, value->text, value->bytes);
     return rc;

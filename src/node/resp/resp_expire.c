@@ -78,7 +78,8 @@ int tierce__resp_write(struct tierce__resp_session *s, const void *bytes, uint64
                                  &(struct tierce__object_what){.name = name->text,
                                                                .name_bytes = name->bytes,
                                                                .value_bytes = count,
-                                                               .expires_ms = expires_ms});
+                                                               .expires_ms = expires_ms,
+                                                               .hint = s->hint});
     if (rc < 0)
         return rc;
     memcpy(object->value, bytes, (size_t)count);

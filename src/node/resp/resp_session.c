@@ -250,6 +250,7 @@ void tierce__resp_find(struct tierce__resp_session *s, const struct tierce__resp
     }
     s->after_find = after;
     s->is_working = false;
+    s->connection->find.hint = s->hint;
     int rc = tierce__connection_find(s->connection, s->who.space, name->text, name->bytes);
     if (rc != -EINPROGRESS)
         after(s, rc, rc == 0 ? s->connection->find.object : NULL);
@@ -434,11 +435,12 @@ static void begin_large(struct tierce__resp_session *s, const struct tierce__res
     } else if (name != args && s->is_known &&
                (s->who.scopes & command->scopes) == command->scopes) {
         s->incoming_bytes = request->large_bytes;
-        s->incoming_rc = tierce__node_receive(
-            s->node, &s->incoming, s->who.space,
-            &(struct tierce__object_what){.name = name->text,
-                                          .name_bytes = name->bytes,
-                                          .value_bytes = request->large_bytes});
+        s->incoming_rc =
+            tierce__node_receive(s->node, &s->incoming, s->who.space,
+                                 &(struct tierce__object_what){.name = name->text,
+                                                               .name_bytes = name->bytes,
+                                                               .value_bytes = request->large_bytes,
+                                                               .hint = s->hint});
     }
     tierce__resp_request_into(s->parser, s->incoming != NULL ? s->incoming->object->value : NULL);
 }

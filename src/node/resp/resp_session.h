@@ -81,6 +81,7 @@ struct tierce__resp_session {
     struct tierce__identity who;
     bool is_known;
     int protocol; /* 2 or 3 */
+    uint8_t hint; /* enum tierce_hint of the values that commands use */
 
     struct tierce__upload *incoming; /* receives the large argument; or NULL */
     uint64_t incoming_bytes;
@@ -186,6 +187,10 @@ TIERCE_MUSTUSE int tierce__resp_change_end(struct tierce__resp_session *s);
  * Blocks. */
 TIERCE_MUSTUSE int tierce__resp_write(struct tierce__resp_session *s, const void *bytes,
                                       uint64_t count, uint64_t expires_ms);
+
+/* ---- resp_hint.c ----------------------------------------------------------------------------- */
+
+void tierce__resp_run_hint(struct tierce__resp_session *s);
 
 /* ---- resp_scan.c ----------------------------------------------------------------------------- */
 

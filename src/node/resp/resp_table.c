@@ -59,6 +59,7 @@ static const struct tierce__resp_command commands[] = {
     {"SELECT", 2, 0, false, tierce__resp_run_select, 0, 0, 0, 0},
     {"AUTH", -2, 0, true, tierce__resp_run_auth, 0, 0, 0, 0},
     {"HELLO", -1, 0, true, tierce__resp_run_hello, 0, 0, 0, 0},
+    {"TIERCE.HINT", -2, 0, false, tierce__resp_run_hint, 0, 0, 0, 0},
     {"CLIENT", -2, 0, false, tierce__resp_run_client, 0, 0, 0, 0},
     {"ACL", -2, 0, false, tierce__resp_run_acl, 0, 0, 0, 0},
     {"RESET", 1, 0, true, tierce__resp_run_reset, 0, 0, 0, 0},

@@ -101,7 +101,6 @@ static int run_lookup(struct copies *c, struct tierce__store_req *req)
 {
     struct tierce__store_req look = *req;
     look.bufs = NULL;
-    look.touches = false;
     int rc = ask(c, &look);
     req->found = look.found;
     if (rc < 0 || req->key_count != 1 || req->found == 0)

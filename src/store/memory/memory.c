@@ -421,8 +421,6 @@ static int run_lookup(struct memory *memory, struct tierce__store_req *req)
         TIERCE_DASSERT(got <= batch);
         if (req->bufs != NULL && req->lent == req->found)
             lend_slots(memory, req, slots, got, &room);
-        if (req->touches && req->lent == 1)
-            touch_slots(memory, slots, req->keys, 1, 0, &req->origin);
         req->found += got;
         if (got < batch)
             break;

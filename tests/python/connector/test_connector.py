@@ -26,6 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
+from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope  # noqa: E402
 from vllm.v1.request import Request, RequestStatus  # noqa: E402
 
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
@@ -684,6 +685,19 @@ def test_hints_go_with_loads_and_saves(scheduler, options, hint):
     _, meta = ask(scheduler, request, list(range(1, 20)))
     expected = hint if isinstance(hint, tuple) else (hint, 0)
     assert meta.requests and all(r.hint == expected for r in meta.requests)
+
+
+@pytest.mark.parametrize("options, actions, hint", [
+    ({}, [], 0), ({}, [("tierce.hint", "1", {"tierce.session": "open"})], 2),
+    ({}, [("pin", "1", {"tierce.session": "closed"}), ("tierce.hint", "1", {"tierce.returns_in": 30})], (3, 30000)),
+    ({"tierce.ttl": 5}, [("tierce.hint", "1", {"tierce.session": "open"})], 5), ({}, [("tierce.hint", "1", "open")], 0),
+    ({}, [("tierce.hint", "2", {"tierce.session": "open"})], 0), ({}, [("tierce.hint", "1", {"tierce.ttl": "x"})], 0)])
+def test_hints_in_an_envelope_of_vllm(scheduler, options, actions, hint):
+    envelope = KvHintsEnvelope("1", "m", [KvHintAction(str(i), *action) for i, action in enumerate(actions)])
+    request = request_of(kv_hints=envelope)
+    request.kv_transfer_params = options
+    _, meta = ask(scheduler, request, list(range(1, 20)))
+    assert meta.requests and all(r.hint == (hint if isinstance(hint, tuple) else (hint, 0)) for r in meta.requests)
 
 
 def test_options_of_any_shape(scheduler):

@@ -185,6 +185,11 @@ def test_redis_py_uses_what_is_served(node, protocol):
     assert client.slowlog_get() == [] and client.slowlog_len() == 0 and client.latency_latest() == []
     assert client.memory_usage("n") > 0 and client.object("encoding", "n") in ("embstr", "raw")
     assert client.command_count() == len(client.command_list()) > 50
+    pipe = client.pipeline(transaction=False)
+    pipe.execute_command("TIERCE.HINT", "SESSION", "CLOSED")
+    pipe.set("n", 4)
+    pipe.execute_command("TIERCE.HINT", "NONE")
+    assert pipe.execute() == ["OK", True, "OK"]
     client.close()
 
 

@@ -537,7 +537,7 @@ static bool write_one(const struct tierce__keys *keys, size_t index)
                                           .has_parent = true,
                                           .object_bytes = fx.view->full.extent.object_bytes,
                                           .block_count = FX_CHUNK_BLOCKS};
-    tierce__storage_write_one(fx.engine, UINT32_MAX, &chunk, buf);
+    tierce__storage_write_one(fx.engine, UINT32_MAX, &chunk, buf, false);
     tierce__buf_release(buf);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier_stats s;

@@ -106,7 +106,8 @@ static bool has(uint64_t n)
     return rc == 0;
 }
 
-static struct tierce__buf *borrow_as(uint64_t n, bool touches)
+/* As the pins of a lookup. NULL: it is not there. */
+static struct tierce__buf *borrow(uint64_t n)
 {
     struct tierce__key key = key_of(n);
     struct tierce__buf *buf = NULL;
@@ -116,17 +117,10 @@ static struct tierce__buf *borrow_as(uint64_t n, bool touches)
                                     .keys = &key,
                                     .key_count = 1,
                                     .bufs = &buf,
-                                    .length = BYTES,
-                                    .touches = touches};
+                                    .length = BYTES};
     tier->ops->submit(tier, &req);
     ck_assert(req.status == 0 && req.lent == req.found);
     return req.lent == 1 ? buf : NULL;
-}
-
-/* As the pins of a lookup. NULL: it is not there. */
-static struct tierce__buf *borrow(uint64_t n)
-{
-    return borrow_as(n, false);
 }
 
 START_TEST(a_full_index_evicts_one_or_refuses)
@@ -255,22 +249,6 @@ START_TEST(what_a_lookup_lent_is_evicted_when_it_is_back)
     ck_assert_int_eq(put(2), 0);
     tierce__buf_release(two);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
-    end();
-}
-END_TEST
-
-START_TEST(what_a_lookup_touches_is_evicted_last)
-{
-    start(0);
-    for (uint64_t n = 0; n < 3; n++)
-        ck_assert_int_eq(put(n), 0);
-    tierce__buf_release(borrow_as(0, true));
-    tierce__buf_release(borrow_as(1, false));
-    ck_assert_ptr_null(borrow_as(3, true));
-    for (uint64_t n = 1; n <= 3; n++) { /* 1, 2, 0 */
-        ck_assert_uint_eq(tier->ops->evict(tier, 1), BYTES);
-        ck_assert_ptr_null(borrow(n % 3));
-    }
     end();
 }
 END_TEST
@@ -743,8 +721,7 @@ int main(void)
         "memory", .seconds = 30,
         .tests = {a_full_index_evicts_one_or_refuses, a_lack_of_slots_is_told,
                   a_lack_of_bytes_is_no_lack_of_slots, leases_and_pins_are_not_evicted,
-                  what_a_lookup_lent_is_evicted_when_it_is_back,
-                  what_a_lookup_touches_is_evicted_last, what_has_expired_is_a_miss,
+                  what_a_lookup_lent_is_evicted_when_it_is_back, what_has_expired_is_a_miss,
                   leases_outlive_the_tier, a_put_may_take_the_place_of_what_is_there,
                   requests_are_checked, each_allocation_of_open_may_fail,
                   a_put_races_with_releases_by_others, a_hook_that_comes_too_late_does_nothing,
