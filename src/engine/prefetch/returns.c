@@ -366,13 +366,13 @@ bool tierce__returns_judge(struct tierce__returns *r, enum tierce__return_source
     struct tierce__return_weight *w = &r->weights[source];
     w->used += used;
     w->unused += unused;
-    if (w->used + w->unused < TIERCE__RETURN_JUDGED)
+    if (used + unused == 0 || ++w->outcomes < TIERCE__RETURN_JUDGED)
         return false;
     bool falls = w->used < w->unused && w->weight > 1;
     if (falls)
         w->weight /= 2;
     else if (w->used >= w->unused && w->weight < TIERCE__RETURN_WEIGHTS)
         w->weight *= 2;
-    w->used = w->unused = 0;
+    w->used = w->unused = w->outcomes = 0;
     return falls;
 }

@@ -33,7 +33,7 @@
 
 #define TIERCE__RETURN_GAPS    8u
 #define TIERCE__RETURN_GAP_NS  100000000u /* a shorter gap is no return */
-#define TIERCE__RETURN_JUDGED  16u        /* chunks after which a weight changes */
+#define TIERCE__RETURN_JUDGED  8u         /* outcomes after which a weight changes */
 #define TIERCE__RETURN_WEIGHTS 64u        /* the weight 1 */
 
 enum tierce__return_source {
@@ -67,7 +67,8 @@ struct tierce__returning {
 
 struct tierce__return_weight {
     uint32_t weight;       /* of TIERCE__RETURN_WEIGHTS */
-    uint64_t used, unused; /* chunks since it changed last */
+    uint32_t outcomes;     /* since it changed last */
+    uint64_t used, unused; /* their chunks */
 };
 
 struct tierce__returns {
@@ -143,7 +144,7 @@ void tierce__returns_note_read(struct tierce__returns *returns, size_t from, siz
  * expected return. */
 void tierce__returns_end_reading(struct tierce__returns *returns, uint64_t now_ns);
 
-/* Chunks that were read for predictions were used, or not. Returns whether the weight fell. */
+/* The chunks that were read for a prediction were used, or not. Returns whether the weight fell. */
 bool tierce__returns_judge(struct tierce__returns *returns, enum tierce__return_source source,
                            size_t used, size_t unused);
 

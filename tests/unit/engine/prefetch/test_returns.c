@@ -298,15 +298,20 @@ END_TEST
 START_TEST(predictions_that_are_wrong_lose_weight)
 {
     uint32_t *weight = &table.weights[TIERCE__RETURN_HINTED].weight;
-    ck_assert(!tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 0, TIERCE__RETURN_JUDGED - 1));
+    for (uint32_t i = 1; i < TIERCE__RETURN_JUDGED; i++) {
+        ck_assert(!tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 0, 100));
+        ck_assert(
+            !tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 0, 0)); /* nothing was read */
+    }
     ck_assert(tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 0, 1));
     ck_assert_uint_eq(*weight, TIERCE__RETURN_WEIGHTS / 2);
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < 160; i++)
         (void)tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 3, 13);
     ck_assert_uint_eq(*weight, 1); /* enough to learn that they have become right */
-    ck_assert(!tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 0, 16));
+    for (int i = 0; i < 8; i++)
+        ck_assert(!tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 0, 16));
     ck_assert_uint_eq(table.weights[TIERCE__RETURN_LEARNED].weight, TIERCE__RETURN_WEIGHTS);
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < 160; i++)
         ck_assert(!tierce__returns_judge(&table, TIERCE__RETURN_HINTED, 12, 4));
     ck_assert_uint_eq(*weight, TIERCE__RETURN_WEIGHTS);
 }
