@@ -170,7 +170,8 @@ struct tierce__store_req {
      * is the caller's now; offset and length are ignored. GET from any other tier: [in] the
      * destination; bytes [offset, offset + length) of the object land at buf->data + offset. Both
      * are multiples of 4096 and lie inside the object; a range beyond the object's end is
-     * TIERCE_E_MISS. Only a disk tier and coded memory read into memory of a device
+     * TIERCE_E_MISS, or TIERCE_E_FORMAT from a remote tier whose store has confirmed that it has
+     * the object. Only a disk tier and coded memory read into memory of a device
      * (buf->on_device); their status is TIERCE_E_UNSUPPORTED if they cannot read the chunk there,
      * for example because it is encrypted. The caller keeps its reference until done. PUT: [in] the
      * sealed object, object_bytes long. The tier takes references of its own.

@@ -10,7 +10,7 @@ static struct redis_server server;
 static struct redis_sentinels sentinels;
 static struct redis_cluster cluster;
 
-#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
+#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS | TIERCE__CONNECTOR_EMPTY_MISSES)
 
 /* A busy machine does not make a server late, nor has a sentinel a reason to change the master. */
 #define PATIENT "timeout_ms=60000"

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define CAPS  (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
+#define CAPS  (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS | TIERCE__CONNECTOR_EMPTY_MISSES)
 #define TOKEN "s3cret/@ token"
 
 static struct node_harness node;

@@ -371,6 +371,14 @@ TIER_TEST(a_range_lands_where_it_belongs)
     }
 }
 
+/* A remote tier may also say that the object has another length, once its store has confirmed that
+ * it has the object. */
+static void check_is_beyond(int status)
+{
+    ck_assert_msg(status == TIERCE_E_MISS || (tier_test.shared && status == TIERCE_E_FORMAT), "%s",
+                  tierce_strerror(status));
+}
+
 TIER_TEST(a_range_beyond_what_is_stored_is_a_miss)
 {
     if (tier_test.lends)
@@ -380,13 +388,13 @@ TIER_TEST(a_range_beyond_what_is_stored_is_a_miss)
     tier_call_init(&call, TIERCE__STORE_GET, 3);
     call.req.buf = tier_test_object(8, 8, 2 * SMALL);
     call.req.length = SMALL + 4096;
-    ck_assert_int_eq(tier_call_run(&call), TIERCE_E_MISS);
+    check_is_beyond(tier_call_run(&call));
     tierce__buf_release(call.req.buf);
     tier_call_init(&call, TIERCE__STORE_GET, 3);
     call.req.buf = tier_test_object(8, 8, 2 * SMALL);
     call.req.offset = SMALL;
     call.req.length = 4096;
-    ck_assert_int_eq(tier_call_run(&call), TIERCE_E_MISS);
+    check_is_beyond(tier_call_run(&call));
     tierce__buf_release(call.req.buf);
 }
 

@@ -451,6 +451,7 @@ enum tierce__tier_left store_connector_left(struct store_connector *store)
 void store_connector_set_misses_behind(struct store_connector *store)
 {
     store->misses_behind = true;
+    store->base.caps |= TIERCE__CONNECTOR_EMPTY_MISSES;
 }
 
 void store_connector_set_forms(struct store_connector *store)

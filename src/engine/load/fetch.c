@@ -382,16 +382,11 @@ static void tell(struct tierce__list *told, int status)
 
 static void submit(struct fetch_segment *segment);
 
-/* Whether a tier found the stored object itself to be wrong: it decodes, and verifies before that.
- */
+/* Whether a tier found the stored object itself to be wrong: of another length, or when it decoded
+ * the object. */
 static bool is_invalid(int status)
 {
     return status == TIERCE_E_CHECKSUM || status == TIERCE_E_FORMAT || status == TIERCE_E_VERSION;
-}
-
-static bool decodes(const struct tierce__level *level)
-{
-    return level->coded != NULL || level->decodes;
 }
 
 static void answer(struct fetch_segment *segment, int status)
@@ -402,7 +397,7 @@ static void answer(struct fetch_segment *segment, int status)
     bool again = false;
     tierce__lock_take(lock_of(fetch));
     TIERCE_DASSERT(segment->state == SEGMENT_READING && fetch->reading > 0);
-    bool is_wrong = is_invalid(status) && decodes(level) && fetch->verdict == 0 && !fetch->spoiled;
+    bool is_wrong = is_invalid(status) && fetch->verdict == 0 && !fetch->spoiled;
     if (is_wrong) {
         atomic_fetch_add(&engine->calling, 1);
         fetch->verdict = status;

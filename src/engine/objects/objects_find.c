@@ -374,7 +374,9 @@ static void go_on(struct tierce__object_reading *r)
 {
     int status = r->req.status;
     TIERCE_DASSERT(status <= 0);
-    if (status < 0) {
+    if (status == TIERCE_E_FORMAT) { /* of another length */
+        expel(r, status);
+    } else if (status < 0) {
         leave_level(r, status);
     } else if (r->step == STEP_BODY && r->have + r->req.length < r->form.extent.object_bytes) {
         r->have += r->req.length;

@@ -49,6 +49,9 @@ struct tierce__tls_context;
 #define TIERCE__CONNECTOR_REJECTS                                                                  \
     128u /* DELETE of an object that has proved wrong (`left` CHECKSUM or IDENTITY) deletes        \
             nothing: the object is read from other places from then on */
+#define TIERCE__CONNECTOR_EMPTY_MISSES                                                             \
+    2048u /* GET of a range that begins behind the object's end is TIERCE_E_MISS, also if the      \
+             object is empty */
 #define TIERCE__CONNECTOR_TELLS_LENGTH                                                             \
     512u /* without RANGES: GET accepts takes_shorter (store_req.h) */
 #define TIERCE__CONNECTOR_FORMS                                                                    \

@@ -181,7 +181,7 @@ void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key
 int tierce__remote_status(const struct tierce__store_req *call)
 {
     switch (call->status) {
-    case TIERCE_E_FORMAT: /* a read: an object that is shorter than it must be */
+    case TIERCE_E_FORMAT: /* a read: an invalid answer, or a store that has other places to read */
         return call->op == TIERCE__STORE_GET ? TIERCE_E_MISS : -EPROTO;
     case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again; a
                               PUT is refused where it may still be read */
@@ -199,6 +199,90 @@ int tierce__remote_status(const struct tierce__store_req *call)
     }
 }
 
+/* ---- reads of objects that may be damaged ---------------------------------------------------- */
+
+/*
+ * A read with the status FORMAT met an object of another length, or an invalid answer of the store.
+ * Some stores also answer reads of an empty or truncated object like reads of a missing one. The
+ * store is then asked whether it has the object, and the object is read again, since another
+ * process may have stored it meanwhile. A store that reads from several places does not get this
+ * question: the answer would be about another place.
+ */
+static bool may_be_damaged(const struct tierce__remote *remote, int status)
+{
+    unsigned caps = remote->connector->caps;
+    return (caps & TIERCE__CONNECTOR_REJECTS) == 0 &&
+           (status == TIERCE_E_FORMAT ||
+            (status == TIERCE_E_MISS && (caps & TIERCE__CONNECTOR_EMPTY_MISSES) != 0));
+}
+
+/* Whether the read goes on with another call; `call` is then no longer the caller's. */
+static bool goes_on(struct tierce__remote *remote, struct tierce__remote_reading *reading,
+                    struct tierce__store_req *call)
+{
+    switch (reading->step) {
+    case TIERCE__READING_FIRST:
+        if (call->name_count == 0 || !may_be_damaged(remote, call->status))
+            return false;
+        reading->step = TIERCE__READING_ASKED;
+        reading->object_bytes = call->object_bytes;
+        call->op = TIERCE__STORE_LOOKUP;
+        call->found = 0;
+        break;
+    case TIERCE__READING_ASKED:
+        call->op = TIERCE__STORE_GET;
+        call->object_bytes = reading->object_bytes;
+        if (call->status < 0 || call->found == 0) {
+            call->status = TIERCE_E_MISS;
+            return false;
+        }
+        reading->step = TIERCE__READING_AGAIN;
+        break;
+    case TIERCE__READING_AGAIN:
+        return false;
+    }
+    call->repeats = false;
+    tierce__remote_call(remote, call);
+    return true;
+}
+
+/* An object that the store has and that reads miss: empty, cut where a range begins, or only
+ * unreadable at the moment, as in a node whose disk is slow. So it is not deleted. */
+static void hide_unreadable(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    tierce__lock_take(&remote->lock);
+    bool is_hidden = tierce__remote_is_hidden(remote, key);
+    if (!is_hidden)
+        tierce__remote_hide(remote, key, TIERCE__REMOTE_LOCKED);
+    remote->stats.errors += !is_hidden;
+    tierce__lock_drop(&remote->lock);
+    if (!is_hidden)
+        tierce__log(TIERCE_LOG_WARN, "remote_object_unreadable",
+                    "tier=%s reason=\"the store has the object, but returns no bytes\" "
+                    "consequence=\"it is not read for a minute, and the next store replaces it\"",
+                    remote->name);
+}
+
+/* The tier's status of a read that has ended. */
+static int judge(struct tierce__remote *remote, const struct tierce__remote_reading *reading,
+                 const struct tierce__key *key, const struct tierce__store_req *call)
+{
+    bool is_confirmed = reading->step == TIERCE__READING_AGAIN;
+    TIERCE_DASSERT(call->op == TIERCE__STORE_GET);
+    if (is_confirmed && call->status == TIERCE_E_MISS)
+        hide_unreadable(remote, key);
+    tierce__lock_take(&remote->lock);
+    /* It cannot be deleted there, and would be found by each lookup, and so would an object that no
+     * key decrypts. */
+    if (call->status == TIERCE_E_FORMAT && tierce__remote_keeps(remote))
+        tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
+    else if (call->status == TIERCE_E_NO_KEY)
+        tierce__remote_hide(remote, key, TIERCE__REMOTE_LOCKED);
+    tierce__lock_drop(&remote->lock);
+    return is_confirmed && call->status == TIERCE_E_FORMAT ? TIERCE_E_FORMAT
+                                                           : tierce__remote_status(call);
+}
+
 /* ---- requests that are passed on ------------------------------------------------------------- */
 
 /* A request of the tier that the connector answers: it is given names, and passes through
@@ -209,6 +293,8 @@ struct remote_passing {
     uint64_t asked_ns;
     size_t first; /* LOOKUP: key that is asked for; those before it are remembered */
     struct tierce_plugin_name *names; /* LOOKUP of several keys: owned */
+    bool is_read;
+    struct tierce__remote_reading reading;
     struct tierce__remote_name name;
 };
 _Static_assert(sizeof(struct remote_passing) <= sizeof(((struct tierce__store_req *)0)->scratch),
@@ -242,37 +328,27 @@ static void learn_read(struct tierce__remote *remote, const struct tierce__store
     if (status == 0) {
         remote->stats.get_chunks += req->offset == 0;
         remote->stats.get_bytes += req->length;
-    } else if (status == TIERCE_E_MISS) {
+    } else if (status == TIERCE_E_MISS || status == TIERCE_E_FORMAT) {
         tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
     } else if (status != TIERCE_E_NO_KEY) {
         remote->stats.errors++;
     }
 }
 
-/* An object of another length cannot be deleted there, and would be found by each lookup, and so
- * would one that no key decrypts. Under the lock. `status` is the connector's. */
-static void judge(struct tierce__remote *remote, const struct tierce__key *key, int status)
-{
-    tierce__lock_assert_held(&remote->lock);
-    if (status == TIERCE_E_FORMAT && tierce__remote_keeps(remote))
-        tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
-    else if (status == TIERCE_E_NO_KEY)
-        tierce__remote_hide(remote, key, TIERCE__REMOTE_LOCKED);
-}
-
 static void end_passing(struct tierce__store_req *req)
 {
     struct remote_passing *passing = passing_of(req);
     struct tierce__remote *remote = passing->remote;
-    int status = tierce__remote_status(req);
     TIERCE_DASSERT(req->done == end_passing);
+    if (passing->is_read && goes_on(remote, &passing->reading, req))
+        return;
+    int status = passing->is_read ? judge(remote, &passing->reading, &req->keys[0], req)
+                                  : tierce__remote_status(req);
     tierce__lock_take(&remote->lock);
-    if (req->op == TIERCE__STORE_LOOKUP) {
+    if (req->op == TIERCE__STORE_LOOKUP)
         learn_lookup(passing, req, status);
-    } else if (req->op == TIERCE__STORE_GET) {
-        judge(remote, &req->keys[0], req->status);
+    else if (passing->is_read)
         learn_read(remote, req, status);
-    }
     tierce__lock_drop(&remote->lock);
     tierce__free(passing->names);
     req->done = passing->done;
@@ -290,6 +366,8 @@ static void pass_on(struct tierce__remote *remote, struct tierce__store_req *req
     passing->remote = remote;
     passing->done = req->done;
     passing->asked_ns = tierce__now_ns();
+    passing->is_read = req->op == TIERCE__STORE_GET;
+    passing->reading = (struct tierce__remote_reading){0};
     req->done = end_passing;
     req->urgency = urgency;
     req->found = 0;
@@ -403,6 +481,8 @@ struct remote_whole {
     struct tierce__store_req call;
     struct tierce__remote *remote;
     struct tierce__remote_name name;
+    struct tierce__remote_reading reading;
+    struct tierce__key key;
     struct tierce__list node;    /* among the remote's */
     struct tierce__list waiting; /* requests: at least one */
 };
@@ -419,10 +499,11 @@ static void has_read_whole(struct tierce__store_req *call)
     struct remote_whole *whole = call->arg;
     struct tierce__remote *remote = whole->remote;
     TIERCE_DASSERT(call == &whole->call);
-    int status = tierce__remote_status(call);
+    if (goes_on(remote, &whole->reading, call))
+        return;
+    int status = judge(remote, &whole->reading, &whole->key, call);
     tierce__lock_take(&remote->lock);
     TIERCE_DASSERT(!tierce__list_empty(&whole->node));
-    judge(remote, &first_of(whole)->keys[0], call->status);
     tierce__list_remove(&whole->node);
     TIERCE__LIST_FOR_EACH (it, &whole->waiting)
         learn_read(remote, TIERCE__CONTAINER_OF(it, struct tierce__store_req, node), status);
@@ -444,8 +525,7 @@ static struct remote_whole *find_whole(struct tierce__remote *remote,
     tierce__lock_assert_held(&remote->lock);
     TIERCE__LIST_FOR_EACH (it, &remote->wholes) {
         struct remote_whole *whole = TIERCE__CONTAINER_OF(it, struct remote_whole, node);
-        if (whole->call.buf == req->buf &&
-            tierce__key_equal(&first_of(whole)->keys[0], &req->keys[0]))
+        if (whole->call.buf == req->buf && tierce__key_equal(&whole->key, &req->keys[0]))
             return whole;
     }
     return NULL;
@@ -460,6 +540,7 @@ static struct remote_whole *begin_whole(struct tierce__remote *remote,
     if (whole == NULL)
         return NULL;
     whole->remote = remote;
+    whole->key = req->keys[0];
     tierce__list_init(&whole->waiting);
     tierce__list_push_back(&remote->wholes, &whole->node);
     whole->call = (struct tierce__store_req){.op = TIERCE__STORE_GET,

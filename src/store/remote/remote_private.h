@@ -22,6 +22,16 @@
 #define TIERCE__REMOTE_SETS   4096u /* of answers that are remembered: 768 KiB */
 #define TIERCE__REMOTE_WAYS   8u
 
+/* How far the read of an object has come, which may be damaged (remote.c). */
+struct tierce__remote_reading {
+    enum tierce__remote_step {
+        TIERCE__READING_FIRST = 0,
+        TIERCE__READING_ASKED, /* whether the store has the object */
+        TIERCE__READING_AGAIN, /* the store has it */
+    } step;
+    uint64_t object_bytes; /* of the request */
+};
+
 struct tierce__remote_event {
     struct tierce__list node;
     void (*run)(struct tierce__remote_event *event);

@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -136,6 +137,82 @@ START_TEST(what_the_store_changed_is_never_loaded)
     ck_assert_int_eq(load_all(chain, 40, origins), 40);
     tierce_chain_destroy(chain);
     close_and_remove();
+}
+END_TEST
+
+#define KEY "echo 1 0101010101010101010101010101010101010101010101010101010101010101"
+
+/* Cuts every file below a folder: to nothing, to a part of the header, to the header, to a half, or
+ * by a byte. */
+static int cut_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    static unsigned count;
+    (void)at;
+    if (type != FTW_F || strstr(path, "/~") != NULL)
+        return 0;
+    const off_t bytes[] = {0, 100, 4096, st->st_size / 2, st->st_size - 1};
+    return truncate(path, bytes[count++ % 5]);
+}
+
+static void cut_redis(const struct redis_server *server)
+{
+    char command[512];
+    snprintf(command, sizeof(command),
+             "test \"$(redis-cli -s %s EVAL \"for i, k in ipairs(redis.call('KEYS', '*')) do "
+             "local v = redis.call('GET', k); "
+             "local bytes = {0, 100, 4096, math.floor(#v / 2), #v - 1}; "
+             "redis.call('SET', k, string.sub(v, 1, bytes[i %% 5 + 1])) end return 7\" 0)\" = 7",
+             server->socket);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* _i: bit 0: Redis, or else a folder; bit 1: encrypted. */
+START_TEST(what_the_store_cut_is_stored_again)
+{
+    uint8_t origins[40];
+    struct redis_server server;
+    bool is_redis = (_i & 1) != 0, encrypts = (_i & 2) != 0;
+    if (is_redis && !redis_is_there())
+        return;
+    const char *sets[] = {"remote.urls",
+                          url,
+                          encrypts ? "remote.encryption" : NULL,
+                          "aes-256-gcm",
+                          "encryption.key_command",
+                          KEY,
+                          NULL};
+    snprintf(folder, sizeof(folder), "/tmp/test_engine_remote.XXXXXX");
+    temp_folder_make(folder);
+    snprintf(url, sizeof(url), "file://%s", folder);
+    if (is_redis) {
+        ck_assert(redis_start(&server, NULL));
+        snprintf(url, sizeof(url), "redis://127.0.0.1:%u", (unsigned)server.port);
+    }
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    store_all(chain, 40);
+    fx_close(&fx);
+    if (is_redis)
+        cut_redis(&server);
+    else
+        ck_assert_int_eq(nftw(folder, cut_one, 8, FTW_PHYS), 0);
+    fx_open(&fx, false, sets);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
+    ck_assert_int_eq(load_all(chain, 40, origins), 0);
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_ge(s.identity_failures + s.checksum_failures + s.remote_errors, 10);
+    ck_assert_int_gt(s.identity_failures + s.checksum_failures, 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
+    store_all(chain, 40);
+    ck_assert_int_eq(fx_stats(&fx).remote_stored_chunks, 10);
+    fx_close(&fx);
+    fx_open(&fx, false, sets);
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    tierce_chain_destroy(chain);
+    close_and_remove();
+    if (is_redis)
+        redis_stop(&server);
 }
 END_TEST
 
@@ -327,4 +404,5 @@ CHECK_MAIN("engine remote", .seconds = 60,
                      a_failed_connection_counts_once, a_store_comes_back_without_being_asked,
                      a_clear_reaches_the_store_if_it_is_named,
                      mooncake_is_there() ? another_process_works_on_the_memory : NULL,
-                     a_wrong_url_is_told})
+                     a_wrong_url_is_told},
+           .loops = {{what_the_store_cut_is_stored_again, 0, 4}})

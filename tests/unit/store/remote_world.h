@@ -151,4 +151,13 @@ static inline struct tierce__tier_stats stats(void)
     return out;
 }
 
+static inline struct call *get(unsigned n, uint64_t bytes, uint64_t offset, uint64_t length)
+{
+    struct call *call = make(TIERCE__STORE_GET, n);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, bytes), 0);
+    call->req.offset = offset;
+    call->req.length = length;
+    return submit(call);
+}
+
 #endif

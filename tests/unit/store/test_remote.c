@@ -307,15 +307,6 @@ START_TEST(what_is_only_read_is_not_changed)
 }
 END_TEST
 
-static struct call *get(unsigned n, uint64_t bytes, uint64_t offset, uint64_t length)
-{
-    struct call *call = make(TIERCE__STORE_GET, n);
-    ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, bytes), 0);
-    call->req.offset = offset;
-    call->req.length = length;
-    return submit(call);
-}
-
 START_TEST(what_is_hidden_is_not_served)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
@@ -373,48 +364,6 @@ START_TEST(what_no_key_decrypts_stays_where_nothing_is_replaced)
     check(put(1), 0);
     ck_assert(is_there(1));
     check(get(1, BYTES, 0, BYTES), 0);
-    close_tier();
-}
-END_TEST
-
-START_TEST(what_is_too_short_is_a_miss)
-{
-    for (int ranges = 0; ranges < 2; ranges++) {
-        open_tier(&(struct tierce__remote_opts){0}, ranges != 0);
-        check(put(1), 0);
-        store_connector_cut(store, BYTES / 2);
-        check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
-        check(get(1, BYTES, BYTES / 2, 4096), TIERCE_E_MISS);
-        close_tier();
-    }
-}
-END_TEST
-
-/* A store that cannot delete: what is forgotten or bad is hidden from this process, and the next
- * put replaces it. */
-START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
-{
-    open_tier(&(struct tierce__remote_opts){0}, false);
-    store_connector_set_keeps(store);
-    check(put(1), 0);
-    check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 1);
-    check(submit(make(TIERCE__STORE_DELETE, 1)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_DELETE), 0);
-    ck_assert(!is_there(1));
-    check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
-    check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 2);
-    ck_assert(is_there(1));
-    check(get(1, BYTES, 0, BYTES), 0);
-    store_connector_cut(store, BYTES / 2);
-    ck_assert(is_there(1));
-    check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
-    ck_assert(!is_there(1));
-    check(put(1), 0);
-    check(get(1, BYTES, 0, BYTES), 0);
-    check(submit(make(TIERCE__STORE_HIDE, 1)), 0); /* which is for good */
-    check(put(1), TIERCE_E_REFUSED);
     close_tier();
 }
 END_TEST
@@ -481,7 +430,7 @@ START_TEST(failures_of_the_store_are_told)
                  {TIERCE_E_LIMIT, TIERCE_E_DEADLINE, TIERCE_E_FULL},
                  {TIERCE_E_FULL, TIERCE_E_FULL, -ENOSPC},
                  {-EBUSY, -EBUSY, TIERCE_E_REFUSED},
-                 {TIERCE_E_FORMAT, TIERCE_E_MISS, -EPROTO}};
+                 {TIERCE_E_FORMAT, 0, -EPROTO}}; /* read again */
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -706,8 +655,6 @@ CHECK_MAIN("remote", .seconds = 60,
                      a_large_one_alone_always_fits,
                      what_is_only_read_is_not_changed,
                      what_is_hidden_is_not_served,
-                     what_is_too_short_is_a_miss,
-                     what_cannot_be_deleted_is_hidden_until_it_is_replaced,
                      what_cannot_be_taken_back_is_hidden,
                      rejected_writes_are_logged,
                      a_repeated_failure_is_marked,

@@ -131,7 +131,7 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
     return rc != 0 ? failed(link, rc) : status;
 }
 
-/* GETRANGE returns an empty string for a missing key; no object is empty. It costs redis-server
+/* GETRANGE returns an empty string for a missing key and for an empty object. It costs redis-server
  * what GET does: 0.89 and 0.88 ms for 4 MiB (p10 of 1,200 each over a Unix socket, redis 7.0,
  * 2026-11). */
 static int append_get(struct redis_link *link, const struct tierce__link_get *get)
@@ -431,7 +431,8 @@ static int open_redis(void **store, struct tierce__client *own,
 }
 
 const struct tierce__client tierce__redis_client = {
-    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
+    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS |
+                      TIERCE__CONNECTOR_EMPTY_MISSES,
               .close = close_redis,
               .link_open = open_link,
               .link_close = close_link,
