@@ -115,6 +115,23 @@ static int check_leftover(struct tierce__disk *d)
     return rc;
 }
 
+/* The bytes of a mark. A damaged one counts as lost, and the next sync of the journal replaces it:
+ * it only shows a loss of journal pages. */
+static int judge_mark(const struct tierce__disk *d, const uint8_t *at)
+{
+    if (tierce__journal_mark_is_valid(at) || is_zero(at, TIERCE__JOURNAL_MARK_BYTES))
+        return 0;
+    if (!tierce__journal_mark_has_magic(at))
+        return TIERCE_E_FORMAT;
+    tierce__log(TIERCE_LOG_WARN, "disk_mark_damaged",
+                "path=%s/" TIERCE__JOURNAL_MARK_NAME
+                " effect=\"a loss of pages at the end of the journal is not noticed this time\" "
+                "hint=\"nothing needs to be done if the journal is intact; a faulty disk is the "
+                "usual cause\"",
+                d->folder);
+    return 0;
+}
+
 static int check_mark(struct tierce__disk *d)
 {
     TIERCE_DASSERT(d->lock_fd >= 0);
@@ -131,8 +148,8 @@ static int check_mark(struct tierce__disk *d)
         rc = TIERCE_E_FORMAT;
     if (rc == 0 && length != 0)
         rc = d->vfs->ops->read(d->vfs, file, at, sizeof(at), 0);
-    if (rc == 0 && length != 0 && !tierce__journal_mark_has_magic(at) && !is_zero(at, sizeof(at)))
-        rc = TIERCE_E_FORMAT;
+    if (rc == 0 && length != 0)
+        rc = judge_mark(d, at);
     if (file != NULL)
         d->vfs->ops->close(d->vfs, file);
     return rc;

@@ -284,6 +284,11 @@ static uint64_t mark_sum(const uint8_t *at)
     return XXH3_64bits(at + MARK_EPOCH, TIERCE__JOURNAL_MARK_BYTES - MARK_EPOCH);
 }
 
+bool tierce__journal_mark_is_valid(const uint8_t *at)
+{
+    return tierce__load_le64(at + MARK_SUM) == mark_sum(at);
+}
+
 struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path)
 {
     uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
@@ -293,8 +298,7 @@ struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, c
         return mark;
     int rc = vfs->ops->read(vfs, file, at, sizeof(at), 0);
     vfs->ops->close(vfs, file);
-    if (rc == 0 && tierce__journal_mark_has_magic(at) &&
-        tierce__load_le64(at + MARK_SUM) == mark_sum(at)) {
+    if (rc == 0 && tierce__journal_mark_is_valid(at)) {
         mark.epoch = tierce__load_le64(at + MARK_EPOCH);
         mark.pages = tierce__load_le64(at + MARK_PAGES);
     }

@@ -128,6 +128,8 @@ struct tierce__journal_mark {
 
 /* Whether the first 8 bytes are those of a mark. */
 bool tierce__journal_mark_has_magic(const uint8_t *at);
+/* Whether the sum is right. It alone makes a mark: one whose magic is damaged still counts. */
+bool tierce__journal_mark_is_valid(const uint8_t *at);
 /* Zeroes if there is no valid one. */
 struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path);
 TIERCE_MUSTUSE int tierce__journal_mark_write(const struct tierce__journal_mark *mark,

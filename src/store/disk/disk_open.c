@@ -617,6 +617,7 @@ static void register_pool(struct tierce__disk *d, const struct tierce__pool *poo
 static const char *advice(const struct tierce__disk *d, int rc)
 {
     bool is_journal = d->opening != NULL && strcmp(d->opening, TIERCE__DISK_JOURNAL) == 0;
+    bool is_mark = d->opening != NULL && strcmp(d->opening, TIERCE__JOURNAL_MARK_NAME) == 0;
     switch (rc) {
     case -EISDIR:
     case -EINVAL:
@@ -652,8 +653,10 @@ static const char *advice(const struct tierce__disk *d, int rc)
         return "another process has the store open: end it, set disk.path to another folder, or "
                "share one node (node.socket, or with vLLM's connector node.start: shared)";
     case TIERCE_E_FORMAT:
-        return "a file of that name does not belong to Tierce: move it away, or set disk.path to "
-               "another folder";
+        return is_mark ? "it does not belong to Tierce, or is damaged: move it away, the store "
+                         "writes another one and keeps its chunks"
+                       : "a file of that name does not belong to Tierce: move it away, or set "
+                         "disk.path to another folder";
     case -EIO:
         return "the device fails; look for its errors in the kernel's log";
     default:

@@ -462,6 +462,41 @@ START_TEST(a_journal_that_lost_its_end_is_told)
 }
 END_TEST
 
+/* Each bit of the mark, one at a time: no chunk is lost, and the mark is written again. */
+START_TEST(a_damaged_mark_is_replaced)
+{
+    make_store();
+    uint8_t mark[TIERCE__JOURNAL_MARK_BYTES], bad[TIERCE__JOURNAL_MARK_BYTES];
+    char mark_path[256];
+    struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
+    snprintf(mark_path, sizeof(mark_path), "%s/journal.synced", folder);
+    int fd = open(mark_path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    for (size_t bit = 0; bit < 8 * sizeof(mark); bit++) {
+        ck_assert_int_eq(pread(fd, mark, sizeof(mark), 0), sizeof(mark));
+        memcpy(bad, mark, sizeof(bad));
+        bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        ck_assert_int_eq(pwrite(fd, bad, sizeof(bad), 0), sizeof(bad));
+        forget_recorded();
+        ck_assert_int_eq(store_open(&s, &opts), 0);
+        ck_assert_uint_eq(store_stats(&s).chunks, CHUNKS - CHUNKS / 10);
+        store_close(&s);
+        if (bit < 72) /* after the magic, until the log's limit of such lines */
+            ck_assert_uint_eq(recorded("disk_mark_damaged"), bit >= 64);
+        ck_assert_uint_eq(recorded("disk_journal_damaged"), 0);
+        ck_assert_int_eq(pread(fd, bad, sizeof(bad), 0), sizeof(bad));
+        ck_assert(tierce__journal_mark_is_valid(bad) && tierce__journal_mark_has_magic(bad));
+    }
+    memset(mark, 'x', sizeof(mark)); /* a file of others */
+    ck_assert_int_eq(pwrite(fd, mark, sizeof(mark), 0), sizeof(mark));
+    close(fd);
+    forget_recorded();
+    ck_assert_int_eq(store_open(&s, &opts), TIERCE_E_FORMAT);
+    ck_assert_uint_eq(recorded_with("disk_open_failed", "keeps its chunks"), 1);
+    store_parts_end(&s);
+}
+END_TEST
+
 static void count_puts(void *arg, const struct tierce__journal_record *record)
 {
     uint32_t *puts = arg;
@@ -600,8 +635,8 @@ CHECK_MAIN("disk_journal", .seconds = 120, .at_once = true, .setup = setup, .tea
            .tests = {no_byte_of_a_page_can_change_unseen, each_field_is_checked_by_itself,
                      a_gap_is_reported_and_the_rest_is_read, each_page_can_be_read_alone,
                      a_table_refuses_what_makes_no_sense, a_journal_that_lost_its_end_is_told,
-                     one_bad_bit_costs_the_records_of_its_page, a_journal_damaged_at_random,
-                     a_journal_forged_at_random,
+                     a_damaged_mark_is_replaced, one_bad_bit_costs_the_records_of_its_page,
+                     a_journal_damaged_at_random, a_journal_forged_at_random,
                      an_impossible_capacity_costs_the_records_of_its_page,
                      a_newer_version_is_left_alone, data_that_is_missing_is_not_served},
            .loops = {{what_is_written_is_read, 0, 2}, {a_journal_cut_anywhere, 0, 2}})
