@@ -303,6 +303,7 @@ static void called_back(struct tierce__store_req *req)
 {
     struct tierce__remote_put *put = put_in(req);
     TIERCE_DASSERT(put->req == req && put->phase >= CHECK && put->phase != AWAIT);
+    req->object_bytes = req->length; /* a lookup has told the length of a stored object */
     tierce__remote_note(put->remote, &put->event);
 }
 

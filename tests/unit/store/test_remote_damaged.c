@@ -117,8 +117,33 @@ START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
 }
 END_TEST
 
+/* A lookup of a put tells the length of the stored object, or of the parent's, which may be
+ * damaged or compressed: it is neither what the put sends nor what the queue holds. */
+START_TEST(a_put_has_its_own_length)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    store_connector_cut(store, BYTES / 2);
+    struct call *again = put(1);
+    check(again, 0);
+    ck_assert_uint_eq(again->req.object_bytes, BYTES);
+    ck_assert_uint_eq(stats().queued_bytes, 0);
+    struct call *clear = make(TIERCE__STORE_CLEAR, 0);
+    clear->key.ns = ns[1]; /* nothing, but the tier forgets that the store has chunk 1 */
+    check(submit(clear), 0);
+    unsigned asked = store_connector_count(store, TIERCE__STORE_LOOKUP);
+    check(put_after(2, 1), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_LOOKUP), asked + 2);
+    ck_assert_uint_eq(stats().queued_bytes, 0);
+    ck_assert_uint_eq(stats().put_bytes, 2 * BYTES);
+    check(get(2, BYTES, 0, BYTES), 0);
+    close_tier();
+}
+END_TEST
+
 CHECK_MAIN("damaged objects", .seconds = 30,
-           .tests = {an_object_without_bytes_is_hidden_until_it_is_replaced,
+           .tests = {a_put_has_its_own_length,
+                     an_object_without_bytes_is_hidden_until_it_is_replaced,
                      a_store_with_several_places_is_not_asked_again,
                      what_cannot_be_deleted_is_hidden_until_it_is_replaced},
            .loops = {{an_object_that_is_too_short_is_wrong, 0, 2},
