@@ -266,6 +266,26 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
     return rc;
 }
 
+/* Keys alone only decrypt: an operator may believe that they encrypt. */
+static void log_tiers_in_the_clear(const struct tierce_config *config)
+{
+    static const struct {
+        enum tierce__engine_param place, encryption;
+    } tiers[] = {{TIERCE__ENGINE_DISK_PATH, TIERCE__ENGINE_DISK_ENCRYPTION},
+                 {TIERCE__ENGINE_REMOTE_URLS, TIERCE__ENGINE_REMOTE_ENCRYPTION}};
+    const struct tierce__param *params = tierce__engine_params();
+    for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++) {
+        const char *place = tierce__engine_text(config, tiers[i].place);
+        if (place[strspn(place, " \t\r\n")] != '\0' &&
+            !tierce__engine_encrypts(config, tiers[i].encryption))
+            tierce__log(TIERCE_LOG_WARN, "not_encrypted",
+                        "setting=%s value=none effect=\"new chunks of %s are not encrypted; the "
+                        "keys only decrypt\" hint=\"set %s to aes-256-gcm\"",
+                        params[tiers[i].encryption].name, params[tiers[i].place].name,
+                        params[tiers[i].encryption].name);
+    }
+}
+
 /* An engine that is to encrypt does not open without keys: it must never store a chunk as it is. */
 static int open_keys(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -276,6 +296,7 @@ static int open_keys(struct tierce_engine *engine, const struct tierce_config *c
         .command = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_COMMAND)};
     if (opts.file[0] == '\0' && opts.command[0] == '\0')
         return 0;
+    log_tiers_in_the_clear(config);
     char reason[TIERCE__CODED_KEYS_WHY_BYTES];
     int rc = tierce__coded_keys_open(&engine->keys, &opts, reason);
     if (rc < 0)

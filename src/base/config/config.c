@@ -126,12 +126,12 @@ static int check_number(uint64_t *out, const struct tierce__param *param, const 
     TIERCE_DASSERT(!tierce__config_is_bounded(param) || min <= max);
     if (tierce__config_is_bounded(param) && (number < min || number > max)) {
         char low[32], high[32];
+        bool is_hinted = param->type == TIERCE__PARAM_SHARE && min <= TIERCE__SHARE_ONE / 100 * 15;
         tierce__config_format_number(low, sizeof(low), param->type, min);
         tierce__config_format_number(high, sizeof(high), param->type, max);
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "%s: %s cannot be %s; accepted are values from %s to %s%s",
-                                   where, param->name, shown, low, high,
-                                   param->type == TIERCE__PARAM_SHARE ? "; 15% is 0.15" : "");
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG, "%s: %s cannot be %s; accepted are values from %s to %s%s",
+            where, param->name, shown, low, high, is_hinted ? "; 15% is 0.15" : "");
     }
     *out = number;
     return 0;

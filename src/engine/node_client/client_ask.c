@@ -483,8 +483,9 @@ static int64_t clear_node(struct tierce_engine *engine, uint32_t tiers,
  * configuration. */
 static bool is_of_node(const char *name)
 {
-    static const char *const prefixes[] = {"memory.",  "disk.", "remote.",     "prefetch.",
-                                           "metrics.", "cost.", "access_log.", "directory."};
+    static const char *const prefixes[] = {"memory.",     "disk.",      "remote.",
+                                           "prefetch.",   "metrics.",   "cost.",
+                                           "access_log.", "directory.", "encryption."};
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;

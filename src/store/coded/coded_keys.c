@@ -507,6 +507,11 @@ void tierce__coded_keys_close(struct tierce__coded_keys *keys)
         TIERCE_ASSERT(write(keys->stop_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
         pthread_join(keys->thread, NULL);
     }
+    /* The look that would have proved them did not come, as in a short process. */
+    for (size_t i = 0; i < LOSSES_MAX; i++) {
+        if (keys->losses[i].number != 0 && !keys->losses[i].told)
+            log_missing(keys, &keys->losses[i]);
+    }
     tierce__seal_keys_destroy(keys->set);
     tierce__cond_fini(&keys->cond);
     tierce__lock_fini(&keys->lock);

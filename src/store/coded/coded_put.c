@@ -117,7 +117,6 @@ static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_r
     if (p != NULL && codec != NULL && !is_coded)
         t->stats.raw_chunks[why]++;
     t->dropped += p == NULL && !is_closed;
-    t->stats.refused_chunks += p == NULL && !is_closed;
     tierce__lock_drop(&t->lock);
     tierce__coded_log_news(name, &news);
     if (p == NULL)

@@ -31,6 +31,46 @@ START_TEST(the_bound_of_the_load_time_is_configured)
 }
 END_TEST
 
+/* "15% is 0.15" is a hint only where that is accepted. */
+START_TEST(a_hint_is_within_the_bounds)
+{
+    struct tierce_config *config;
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    ck_assert_int_eq(tierce_config_create(&config), 0);
+    ck_assert_int_eq(tierce_config_set(config, "codec.load_time", "10%", why), TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(why, "accepted are values from 0.2") != NULL && strstr(why, "15%") == NULL,
+                  "%s", why);
+    tierce_config_destroy(config);
+}
+END_TEST
+
+/* Keys without encryption only decrypt: one line for each tier. _i: bit 0: the disk encrypts; bit
+ * 1: the remote stores do. */
+START_TEST(tiers_in_the_clear_are_logged)
+{
+    char folder[] = "/tmp/tierce-clear-XXXXXX", url[64];
+    temp_folder_make(folder);
+    snprintf(url, sizeof(url), "file://%s", folder);
+    const char *sets[] = {"remote.urls",
+                          url,
+                          "encryption.key_command",
+                          "printf '1 %064d\\n' 1",
+                          "disk.encryption",
+                          (_i & 1) != 0 ? "aes-256-gcm" : "none",
+                          "remote.encryption",
+                          (_i & 2) != 0 ? "aes-256-gcm" : "none",
+                          NULL};
+    record_log(TIERCE_LOG_WARN);
+    fx_open(&fx, true, sets);
+    ck_assert_uint_eq(recorded_with("not_encrypted", "setting=disk.encryption"), (_i & 1) == 0);
+    ck_assert_uint_eq(recorded_with("not_encrypted", "setting=remote.encryption"), (_i & 2) == 0);
+    fx_close(&fx);
+    silence_log();
+    fx_remove(&fx);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 START_TEST(settings_of_tiers_that_are_not_there_are_logged)
 {
     static const char *const sets[] = {"disk.codec",
@@ -68,5 +108,6 @@ START_TEST(settings_of_tiers_that_are_not_there_are_logged)
 END_TEST
 
 CHECK_MAIN("engine_settings", .seconds = 60,
-           .tests = {settings_of_tiers_that_are_not_there_are_logged},
-           .loops = {{the_bound_of_the_load_time_is_configured, 0, 2}})
+           .tests = {a_hint_is_within_the_bounds, settings_of_tiers_that_are_not_there_are_logged},
+           .loops = {{the_bound_of_the_load_time_is_configured, 0, 2},
+                     {tiers_in_the_clear_are_logged, 0, 4}})

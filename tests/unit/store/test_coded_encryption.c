@@ -540,6 +540,23 @@ START_TEST(a_loss_names_the_source_of_the_keys)
 }
 END_TEST
 
+/* The file is not read again in time: the process is short. */
+START_TEST(a_loss_is_logged_at_close)
+{
+    char path[200];
+    struct tierce__coded_keys *keys;
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    open_file_keys(&keys, path, KEY_1);
+    record_log(TIERCE_LOG_ERROR);
+    struct tierce__coded_info info = {.key_number = 2};
+    ck_assert_int_eq(tierce__coded_keys_unlock(keys, "test", &info, NULL), TIERCE_E_NO_KEY);
+    tierce__coded_keys_close(keys);
+    ck_assert_uint_eq(recorded_with("encryption_key_missing", "tier=test key=2 "), 1);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    unlink(path);
+}
+END_TEST
+
 START_TEST(a_lost_key_is_logged_once)
 {
     struct tierce__coded_keys *keys = keys_of(KEY_1);
@@ -690,7 +707,8 @@ CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .
                      a_command_may_end_after_its_output, gets_are_answered_while_the_command_hangs,
                      a_command_that_hangs_is_ended_by_close,
                      a_touch_does_not_renew_a_chunk_without_its_key,
-                     a_loss_is_logged_when_the_file_has_been_read_again, a_lost_key_is_logged_once},
+                     a_loss_is_logged_when_the_file_has_been_read_again, a_loss_is_logged_at_close,
+                     a_lost_key_is_logged_once},
            .loops = {{chunks_come_back, 0, 2},
                      {no_chunk_is_stored_in_the_clear, 0, 2},
                      {a_store_replaces_a_chunk_without_its_key, 0, 3},

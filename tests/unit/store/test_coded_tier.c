@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A disk whose chunks are coded: callers see raw chunks, and no damage gives other bytes. */
 #include "coded_store.h"
+#include "store/coded/coded_keys.h"
 #include "wait_for.h"
 
 #include <fcntl.h>
@@ -342,6 +343,51 @@ static struct tierce__buf *alloc_that_holds(void *arg, uint64_t bytes)
     return coded_alloc(arg, bytes);
 }
 
+/* A full queue is no failure to encrypt. */
+START_TEST(a_dropped_chunk_is_not_refused)
+{
+    struct tierce__coded_keys *keys;
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    const struct tierce__coded_keys_opts opts = {
+        .size = sizeof(opts), .file = "", .command = "printf '1 %064d\\n' 1"};
+    struct store_wait w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    coded_open(&s, 8 * MIB,
+               &(struct tierce__coded_opts){.keys = keys,
+                                            .encrypts = true,
+                                            .alloc = alloc_that_holds,
+                                            .no_pool = true,
+                                            .queue_bytes_max = coded_bytes(&s)});
+    atomic_store(&holds_encoder, true);
+    struct tierce__key key = store_key(&s, 1);
+    struct tierce__store_req put = {.op = TIERCE__STORE_PUT,
+                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                    .done = store_done,
+                                    .arg = &w,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .object_bytes = coded_bytes(&s),
+                                    .block_count = CODED_BLOCKS};
+    ck_assert_int_eq(tierce__pool_alloc(s.pool, &put.buf, coded_bytes(&s)), 0);
+    coded_make(&s, put.buf->data, 1, CODED_VALUES);
+    s.tier->ops->submit(s.tier, &put);
+    WAIT_FOR(atomic_load(&encoder_is_held));
+    ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_int_eq(coded_put(&s, 3, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_uint_ge(store_stats(&s).dropped_puts, 1);
+    ck_assert_uint_eq(coded_stats(&s).refused_chunks, 0);
+    atomic_store(&holds_encoder, false);
+    pthread_mutex_lock(&w.mutex);
+    while (w.dones < 1)
+        pthread_cond_wait(&w.cond, &w.mutex);
+    pthread_mutex_unlock(&w.mutex);
+    ck_assert_int_eq(put.status, 0);
+    tierce__buf_release(put.buf);
+    store_close(&s);
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
 /* Deletions and clears end puts that are not with the disk yet: the one that is being encoded, and
  * those behind it. */
 START_TEST(puts_are_cancelled)
@@ -544,8 +590,9 @@ START_TEST(a_disk_holds_more)
 END_TEST
 
 CHECK_MAIN("coded_tier", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
-           .tests = {chunks_come_back, ranges_come_back, requests_wait_for_memory,
-                     both_kinds_survive_a_restart, chunks_without_a_known_element_stay_raw,
+           .tests = {a_dropped_chunk_is_not_refused, chunks_come_back, ranges_come_back,
+                     requests_wait_for_memory, both_kinds_survive_a_restart,
+                     chunks_without_a_known_element_stay_raw,
                      without_memory_chunks_stay_raw_and_reads_fail, puts_are_cancelled,
                      a_read_without_memory_does_not_leave_others_waiting,
                      threads_that_do_not_start_are_started_by_the_next_request,

@@ -30,6 +30,7 @@
 #define ITEM_HEAD      512u                 /* of the server's own, beside the bytes of an item */
 #define GRACE_S        60u                  /* how long replaced parts stay */
 #define RELATIVE_S_MAX (30u * 24 * 60 * 60) /* longer times are seconds since 1970 to memcached */
+#define TTL_MS_MIN     1000u                /* less is a number without its unit */
 #define TTL_MS_MAX     (3650ull * 24 * 60 * 60 * 1000)
 #define SWAPS_MAX      1000u
 
@@ -514,7 +515,8 @@ static int open_memcached(void **out, struct tierce__client *own,
 {
     struct memcached *store = *out;
     static const char *const known[] = {"ttl", "connections", "prefix", NULL};
-    static const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
+    static const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, TTL_MS_MIN,
+                                                  TTL_MS_MAX};
     (void)own;
     const char *prefix = tierce__url_param(source->url, "prefix");
     prefix = prefix != NULL ? prefix : PREFIX;

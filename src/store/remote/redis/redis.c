@@ -32,6 +32,7 @@
 #define EXISTS_AT_ONCE   256u
 #define PAGE_NAMES       "512"
 #define ANSWER_BYTES_MAX (4ull << 20) /* ten pages of names; objects go elsewhere */
+#define TTL_MS_MIN       1000u        /* less is a number without its unit */
 #define TTL_MS_MAX       (3650ull * 24 * 60 * 60 * 1000)
 
 /* Shared by the links. */
@@ -406,7 +407,7 @@ static int open_redis(void **store, struct tierce__client *own,
                                             "timeout_ms", "ca_file",     "client_certificate",
                                             "client_key", "tls",         "credentials_file",
                                             NULL};
-    const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
+    const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, TTL_MS_MIN, TTL_MS_MAX};
     const char *prefix = tierce__url_param(source->url, "prefix");
     bool is_node = strcmp(source->url->scheme, NODE_SCHEME) == 0;
     int rc = tierce__url_check_params(source->url, is_node ? of_a_node : of_redis, why);

@@ -202,7 +202,7 @@ static const struct {
     {"memcached://u:p@a", "URL: this protocol accepts no user name"},
     {"memcached://a?prefix=a%20b",
      "URL: the prefix is longer than 64 bytes or has unprintable characters"},
-    {"memcached://a?ttl=never", "URL: parameter ttl is \"never\"; accepted are 1ms to 87600h"},
+    {"memcached://a?ttl=never", "URL: parameter ttl is \"never\"; accepted are 1s to 87600h"},
     {"memcached+unix://a/b", "URL: a socket must be an absolute path: three slashes"},
     {"memcached+unix:///", "URL: a socket must be an absolute path: three slashes"},
 };

@@ -17,6 +17,7 @@ static const struct {
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
                          "prefix, db, timeout_ms, ca_file, client_certificate, client_key, "
                          "wait_replicas, sentinel_user, sentinel_password"},
+    {"redis://h?ttl=24", "URL: parameter ttl is \"24\"; accepted are 1s to 87600h"},
     {"redis://h?connections=1", "URL: parameter connections is \"1\"; accepted are 2 to 150"},
     {"redis://h?connections=151", "URL: parameter connections is \"151\"; accepted are 2 to 150"},
     {"redis://h/x", "URL: the database must be a number"},
