@@ -171,13 +171,13 @@ def free_port():
 
 
 class LMCacheServer:
-    def __init__(self, python, log):
+    def __init__(self, python, log, options=("--l1-size-gb", "2")):
         self.port = free_port()
         environment = {**os.environ, **ENVIRONMENT}
         with open(log, "ab") as out:
             self.process = subprocess.Popen(
                 [str(Path(python).with_name("lmcache")), "server", "--host", "127.0.0.1",
-                 "--port", str(self.port), "--http-port", str(free_port()), "--l1-size-gb", "2",
+                 "--port", str(self.port), "--http-port", str(free_port()), *options,
                  "--eviction-policy", "LRU", "--chunk-size", str(CHUNK_TOKENS),
                  "--supported-transfer-mode", "engine_driven",
                  "--shm-name", f"tierce-bench-{os.getpid()}"],
