@@ -162,7 +162,7 @@ static const struct {
     {TIERCE__NATIVE_STORE_LAYERS, "STORE_LAYERS", {.store_layers = {167, 168}}, {.hello = {{0}}}},
     {TIERCE__NATIVE_SESSION_HINT,
      "SESSION_HINT",
-     {.session_hint = {169, 170, TIERCE_HINT_LATER}},
+     {.session_hint = {169, 170, TIERCE_HINT_LATER, 171}},
      {.hello = {{0}}}},
 };
 

@@ -386,16 +386,14 @@ static void computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
     tell(view, TIERCE__NATIVE_COMPUTED, &question, &question.computed.view);
 }
 
-/* A hint that does not reach the node is lost, as the chunks that its session would use there. The
- * protocol has no time of the return. */
+/* A hint that does not reach the node is lost, as the chunks that its session would use there. */
 static int hint(struct tierce_view *view, uint64_t session, enum tierce_hint kind,
                 uint32_t returns_ms)
 {
-    (void)returns_ms;
     TIERCE_DASSERT(session != 0);
     uint64_t deadline_ns = soon(view);
     union tierce__native_request question = {
-        .session_hint = {.session = session, .hint = (uint32_t)kind}};
+        .session_hint = {.session = session, .hint = (uint32_t)kind, .returns_ms = returns_ms}};
     struct tierce__node_session *peer =
         tierce__client_view_peer(view, &question.session_hint.view, deadline_ns);
     if (peer == NULL)

@@ -249,12 +249,16 @@ static int answer_unpin(struct tierce__native_call *call)
 static int answer_session_hint(struct tierce__native_call *call)
 {
     const struct tierce__native_hint *ask = &call->ask.session_hint;
-    if (ask->hint > TIERCE_HINT_TTL)
+    bool is_timed = ask->returns_ms > 0;
+    if (ask->hint > TIERCE_HINT_TTL ||
+        (is_timed && ask->hint != TIERCE_HINT_SOON && ask->hint != TIERCE_HINT_LATER))
         return TIERCE_E_ARGUMENT;
     struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
     if (view == NULL)
         return TIERCE__NATIVE_UNKNOWN;
-    int rc = tierce_session_hint(view->shared->view, ask->session, (enum tierce_hint)ask->hint);
+    struct tierce_view *of = view->shared->view;
+    int rc = is_timed ? tierce_session_returns(of, ask->session, ask->returns_ms)
+                      : tierce_session_hint(of, ask->session, (enum tierce_hint)ask->hint);
     tierce__native_view_put(call->client, view);
     return rc;
 }

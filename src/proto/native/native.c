@@ -81,7 +81,7 @@ static const struct native_field lookup[] = {F(lookup, view, U64),
                                              {0}};
 static const struct native_field session[] = {F(session, view, U64), F(session, session, U64), {0}};
 static const struct native_field hint[] = {
-    F(hint, view, U64), F(hint, session, U64), F(hint, hint, U32), {0}};
+    F(hint, view, U64), F(hint, session, U64), F(hint, hint, U32), F(hint, returns_ms, U32), {0}};
 static const struct native_field load[] = {
     F(load, view, U64),     F(load, session, U64),    F(load, from_block, U64),
     F(load, to_block, U64), F(load, timeout_ms, U32), F(load, tiers, U32),

@@ -159,10 +159,11 @@ struct tierce__native_session {
     uint64_t view, session;
 };
 
-/* As tierce_session_hint. */
+/* As tierce_session_hint; with returns_ms as tierce_session_returns. */
 struct tierce__native_hint {
     uint64_t view, session;
-    uint32_t hint; /* enum tierce_hint */
+    uint32_t hint;       /* enum tierce_hint */
+    uint32_t returns_ms; /* 0: unknown; else of TIERCE_HINT_SOON and _LATER */
 };
 
 struct tierce__native_load {

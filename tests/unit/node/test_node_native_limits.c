@@ -580,13 +580,23 @@ static int32_t note_tokens(uint64_t view, uint64_t from_block, const int32_t *to
     return native_ask(&a, TIERCE__NATIVE_NOTE_TOKENS, &ask, &say, NULL);
 }
 
-/* The node asks for tokens if it publishes KV events, and believes none that are not the chain's.
- */
-static int32_t give_hint(uint64_t view, uint64_t session, uint32_t hint)
+static int32_t give_hint(uint64_t view, uint64_t session, uint32_t hint, uint32_t returns_ms)
 {
     const union tierce__native_request ask = {
-        .session_hint = {.view = view, .session = session, .hint = hint}};
+        .session_hint = {.view = view, .session = session, .hint = hint, .returns_ms = returns_ms}};
     return native_ask(&a, TIERCE__NATIVE_SESSION_HINT, &ask, NULL, NULL);
+}
+
+/* The client's view, which the node's engine opened last. */
+static void check_hint(uint64_t session, enum tierce_hint hint, uint32_t returns_ms)
+{
+    uint8_t hint_now;
+    uint32_t returns_now_ms;
+    struct tierce_view *view =
+        TIERCE__CONTAINER_OF(fx.engine->views.prev, struct tierce_view, node);
+    tierce__session_hint(view, session, &hint_now, &returns_now_ms);
+    ck_assert_uint_eq(hint_now, hint);
+    ck_assert_uint_eq(returns_now_ms, returns_ms);
 }
 
 START_TEST(hints_are_checked)
@@ -594,12 +604,16 @@ START_TEST(hints_are_checked)
     start(0, NULL);
     native_open(&a, path);
     ck_assert_uint_ne(a.tiers & TIERCE__NATIVE_TAKES_HINTS, 0);
-    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL), 0);
-    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_NONE), 0);
-    ck_assert_int_eq(give_hint(a.view, 0, TIERCE_HINT_TTL), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL + 1), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(give_hint(a.view, 1, UINT32_MAX), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(give_hint(a.view + 1, 1, TIERCE_HINT_TTL), TIERCE__NATIVE_UNKNOWN);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_LATER, 61000), 0);
+    check_hint(1, TIERCE_HINT_LATER, 61000);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL, 0), 0);
+    check_hint(1, TIERCE_HINT_TTL, 0);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_NONE, 0), 0);
+    ck_assert_int_eq(give_hint(a.view, 0, TIERCE_HINT_TTL, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL, 1), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view, 1, TIERCE_HINT_TTL + 1, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view, 1, UINT32_MAX, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(give_hint(a.view + 1, 1, TIERCE_HINT_TTL, 0), TIERCE__NATIVE_UNKNOWN);
     native_close(&a, true);
     wait_for_clients(0);
     check_free();
@@ -607,6 +621,8 @@ START_TEST(hints_are_checked)
 }
 END_TEST
 
+/* The node asks for tokens if it publishes KV events, and believes none that are not the chain's.
+ */
 START_TEST(tokens_are_checked)
 {
     enum { TOKENS = BLOCKS * FX_BLOCK_TOKENS, CHUNK_TOKENS = FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS };
