@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "cli/options.h"
+#include "core/codec/codec_plugin.h"
 #include "core/key/namespaces.h"
 #include "store/disk/disk.h"
 #include "store/disk/disk_journal.h"
@@ -37,7 +38,9 @@ struct tierce__inspect_namespace {
     uint64_t coded_offset; /* in the data file, of the last coded chunk that was met, */
     uint64_t coded_bytes;  /* and its length; 0: there is none */
     const char *codec;     /* in its header; NULL: not readable, or unknown to this build */
-    uint32_t key_number;   /* in its table; 0: its layers are not encrypted */
+    char
+        plugin[TIERCE__CODEC_NAME_BYTES]; /* the storage of `codec` if it is a plug-in's; else "" */
+    uint32_t key_number;                  /* in its table; 0: its layers are not encrypted */
 };
 
 struct tierce__inspect {

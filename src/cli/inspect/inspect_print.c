@@ -128,9 +128,10 @@ static void print_coded(const struct tierce__inspect_namespace *item, const char
         fprintf(out,
                 "  codec    %" PRIu64
                 " of these are compressed or encrypted, %s in place of %s; the "
-                "last is compressed by %s%s as %s%s\n",
+                "last is compressed by %s%s%s as %s%s\n",
                 sums->coded_chunks, coded, raw, codec,
                 known != NULL && !known->is_exact ? " (lossy)" : "",
+                item->plugin[0] != '\0' ? " (a plug-in, read with disk.codec=plugin://FILE)" : "",
                 tierce__element_name(tierce__element_of_dtype(dtype)),
                 item->key_number > 0 ? "" : ", and not encrypted");
 }

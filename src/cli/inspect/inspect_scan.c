@@ -158,10 +158,15 @@ static int read_codec(struct tierce__inspect_namespace *item, int fd)
     struct tierce__coded_info info;
     if (header == NULL)
         return -ENOMEM;
-    if (pread(fd, header, bytes, (off_t)item->coded_offset) == (ssize_t)bytes &&
-        tierce__coded_parse(&info, header, bytes) == 0) {
-        item->codec = info.codec != NULL ? info.codec->name : "none";
-        item->key_number = info.key_number;
+    if (pread(fd, header, bytes, (off_t)item->coded_offset) == (ssize_t)bytes) {
+        char plugin[TIERCE__CODEC_NAME_BYTES];
+        if (tierce__coded_plugin_name(plugin, &item->key_number, header, bytes)) {
+            memcpy(item->plugin, plugin, sizeof(plugin));
+            item->codec = item->plugin;
+        } else if (tierce__coded_parse(&info, header, bytes) == 0) {
+            item->codec = info.codec != NULL ? info.codec->name : "none";
+            item->key_number = info.key_number;
+        }
     }
     tierce__free(header);
     return 0;

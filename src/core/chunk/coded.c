@@ -395,22 +395,50 @@ static int parse_codec(struct tierce__coded_info *info, uint32_t number, const u
     return number > 0 && info->codec == NULL ? TIERCE_E_VERSION : 0;
 }
 
+/* Parses the header and verifies the table; sets chunk and head_bytes, and the number of the codec.
+ */
+static int parse_header(struct tierce__coded_info *info, uint32_t *number, const uint8_t *object,
+                        uint64_t available)
+{
+    int rc = tierce__chunk_parse_coded(&info->chunk, number, object, available);
+    if (rc < 0)
+        return rc;
+    const uint8_t *table = object + info->chunk.extent.header_bytes;
+    info->head_bytes = tierce__coded_head_bytes(&info->chunk);
+    if (available < info->head_bytes)
+        return TIERCE_E_LIMIT;
+    if (memcmp(table, MAGIC, sizeof(MAGIC)) != 0)
+        return TIERCE_E_FORMAT;
+    uint64_t sum = table_sum(table, info->chunk.geometry.layer_count);
+    return tierce__load_le64(table + AT_TABLE_SUM) == sum ? 0 : TIERCE_E_CHECKSUM;
+}
+
+bool tierce__coded_plugin_name(char name[TIERCE__CODEC_NAME_BYTES], uint32_t *key_number,
+                               const uint8_t *object, uint64_t available)
+{
+    struct tierce__coded_info info = {0};
+    uint32_t number = 0;
+    if (parse_header(&info, &number, object, available) < 0)
+        return false;
+    uint32_t layers = info.chunk.geometry.layer_count;
+    if ((number & TIERCE__CODEC_PLUGIN) == 0 || !has_name(layers))
+        return false;
+    const uint8_t *table = object + info.chunk.extent.header_bytes;
+    tierce__codec_plugin_show(name, table + name_at(layers));
+    bool is_named = name[0] != '\0' && parse_cipher(&info, table) == 0;
+    if (is_named)
+        *key_number = info.key_number;
+    return is_named;
+}
+
 int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, uint64_t available)
 {
     struct tierce__coded_info info = {0};
     uint32_t number = 0;
-    int rc = tierce__chunk_parse_coded(&info.chunk, &number, object, available);
+    int rc = parse_header(&info, &number, object, available);
     if (rc < 0)
         return rc;
-    uint32_t layers = info.chunk.geometry.layer_count;
     const uint8_t *table = object + info.chunk.extent.header_bytes;
-    info.head_bytes = tierce__coded_head_bytes(&info.chunk);
-    if (available < info.head_bytes)
-        return TIERCE_E_LIMIT;
-    if (memcmp(table, MAGIC, sizeof(MAGIC)) != 0)
-        return TIERCE_E_FORMAT;
-    if (tierce__load_le64(table + AT_TABLE_SUM) != table_sum(table, layers))
-        return TIERCE_E_CHECKSUM;
     rc = parse_codec(&info, number, table);
     if (rc == 0)
         rc = parse_cipher(&info, table);

@@ -4,7 +4,7 @@
 
 #include "core/chunk/header.h"
 #include "core/chunk/seal.h"
-#include "core/codec/codec.h"
+#include "core/codec/codec_plugin.h"
 
 /*
  * A coded object: a chunk whose layers are coded, each on its own, so that one can be decoded when
@@ -86,6 +86,11 @@ int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *obje
  */
 TIERCE_MUSTUSE int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object,
                                        uint64_t available);
+
+/* The name of the plug-in's codec that an object was encoded with, which need not be loaded, and
+ * key_number as above. False, `name` undefined: the object is invalid, or names none. */
+bool tierce__coded_plugin_name(char name[TIERCE__CODEC_NAME_BYTES], uint32_t *key_number,
+                               const uint8_t *object, uint64_t available);
 
 /*
  * The functions below trust `object`: its first head_bytes are those that were parsed, and have not

@@ -237,10 +237,19 @@ const struct tierce__codec *tierce__codec_plugin_numbered(uint32_t number)
     return NULL;
 }
 
+void tierce__codec_plugin_show(char shown[TIERCE__CODEC_NAME_BYTES],
+                               const uint8_t name[TIERCE__CODEC_NAME_BYTES])
+{
+    size_t i = 0;
+    for (; i + 1 < TIERCE__CODEC_NAME_BYTES && name[i] >= '0' && name[i] <= 'z'; i++)
+        shown[i] = (char)name[i];
+    shown[i] = '\0';
+}
+
 void tierce__codec_plugin_missing(uint32_t number, const uint8_t name[TIERCE__CODEC_NAME_BYTES])
 {
     static _Atomic uint32_t reported[TIERCE__CODEC_PLUGINS_MAX]; /* relaxed: only a line depends */
-    char shown[TIERCE__CODEC_NAME_BYTES] = "";
+    char shown[TIERCE__CODEC_NAME_BYTES];
     size_t i = 0;
     for (; i < TIERCE__CODEC_PLUGINS_MAX; i++) {
         uint32_t free_cell = 0;
@@ -251,8 +260,7 @@ void tierce__codec_plugin_missing(uint32_t number, const uint8_t name[TIERCE__CO
     }
     if (i == TIERCE__CODEC_PLUGINS_MAX)
         return;
-    for (i = 0; i + 1 < sizeof(shown) && name[i] >= '0' && name[i] <= 'z'; i++)
-        shown[i] = (char)name[i];
+    tierce__codec_plugin_show(shown, name);
     tierce__log(TIERCE_LOG_WARN, "codec_plugin_missing",
                 "codec=\"%s\" effect=\"chunks with this codec are misses; they stay stored\" "
                 "remedy=\"set disk.codec or remote.codec to the plug-in of this codec\"",

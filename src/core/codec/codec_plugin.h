@@ -36,6 +36,10 @@ static inline bool tierce__codec_is_plugin(const struct tierce__codec *codec)
 /* The loaded codec of a number with TIERCE__CODEC_PLUGIN, or NULL. */
 const struct tierce__codec *tierce__codec_plugin_numbered(uint32_t number);
 
+/* Copies a name from a chunk up to its first byte that no name has; ends it with NUL. */
+void tierce__codec_plugin_show(char shown[TIERCE__CODEC_NAME_BYTES],
+                               const uint8_t name[TIERCE__CODEC_NAME_BYTES]);
+
 /* Logs that a chunk has a codec that is not loaded; once for each number. `name` is from a chunk.
  */
 void tierce__codec_plugin_missing(uint32_t number, const uint8_t name[TIERCE__CODEC_NAME_BYTES]);

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "core/chunk/header.h"
 #include "core/chunk/pool.h"
+#include "core/codec/codec_plugin.h"
 #include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
@@ -199,12 +200,20 @@ static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
     return tierce__pool_alloc(arg, &buf, bytes) == 0 ? buf : NULL;
 }
 
-static int encode_from_now_on(struct maker *m)
+/* plugin: the URL of a plug-in, or NULL. */
+static int encode_from_now_on(struct maker *m, const char *plugin)
 {
+    char why[TIERCE__URL_WHY_BYTES];
+    const struct tierce__codec *codec = tierce__codec_find("lossless");
+    int rc = plugin != NULL ? tierce__codec_open(&codec, plugin, why) : 0;
+    if (rc < 0) {
+        fprintf(stderr, "make_store: %s\n", why);
+        return rc;
+    }
     return tierce__coded_tier_open(
         &m->tier, &(struct tierce__coded_opts){.size = sizeof(struct tierce__coded_opts),
                                                .tier = m->tier,
-                                               .codec = tierce__codec_find("lossless"),
+                                               .codec = codec,
                                                .namespaces = m->namespaces,
                                                .keys = m->keys,
                                                .encrypts = m->keys != NULL,
@@ -227,13 +236,15 @@ int main(int argc, char **argv)
     struct maker m = {0};
     if (argc < 5) {
         fprintf(stderr,
-                "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded|lossy|encrypted "
-                "KEY_FILE]\n");
+                "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded|lossy|plugin URL|"
+                "encrypted KEY_FILE]\n");
         return 2;
     }
     bool encrypts = argc > 6 && strcmp(argv[5], "encrypted") == 0;
     bool is_lossy = argc > 5 && strcmp(argv[5], "lossy") == 0;
-    bool is_coded = encrypts || is_lossy || (argc > 5 && strcmp(argv[5], "coded") == 0);
+    const char *plugin = argc > 6 && strcmp(argv[5], "plugin") == 0 ? argv[6] : NULL;
+    bool is_coded =
+        encrypts || is_lossy || plugin != NULL || (argc > 5 && strcmp(argv[5], "coded") == 0);
     m.quantization = is_lossy ? "tierce-int8" : "";
     const char *dtype = is_coded ? "bfloat16" : "float32";
     signal(SIGTERM, on_term);
@@ -260,7 +271,7 @@ int main(int argc, char **argv)
     if (rc == 0 && encrypts)
         rc = read_keys(&m, argv[6]);
     if (rc == 0 && is_coded)
-        rc = encode_from_now_on(&m);
+        rc = encode_from_now_on(&m, plugin);
     if (rc == 0)
         rc = make(&m, argv);
     if (m.tier != NULL)

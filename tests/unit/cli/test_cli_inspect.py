@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import unittest
 
 MAKE_STORE = os.path.abspath(sys.argv.pop(2)) if len(sys.argv) > 2 else "make_store"
 
-from cli_case import CliCase  # noqa: E402  (takes the executable from the arguments)
+from cli_case import CliCase, EXECUTABLE  # noqa: E402  (takes the executable from the arguments)
 
 # A chunk of make_store: a header of one page, 4 blocks of 4096 + 4096 + 5000 bytes, whole pages.
 CHUNK_BYTES = 4096 + -(-4 * (4096 + 4096 + 5000) // 4096) * 4096
@@ -99,6 +100,15 @@ class Inspect(CliCase):
         self.damage(folder, 3 * data["bytes"] // 20 + 9000)  # behind the head of the fourth
         bad, _ = self.verify(folder, 1)
         self.assertEqual([why for _, why in bad], ["the compressed chunk: the checksum does not match the bytes"])
+
+    def test_the_codec_of_a_plugin_is_named(self):
+        file = os.path.join(self.folder, "codec.so")
+        shutil.copy(os.path.join(os.path.dirname(EXECUTABLE), "..", "lib", "libplugin_codec.so"), file)
+        folder = self.make(kind=["plugin", f"plugin://{file}"])
+        self.check(0, "inspect", folder, out=[
+            "; the last is compressed by planes_zstd (a plug-in, read with disk.codec=plugin://FILE) as bf16, and not encrypted"])
+        data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
+        self.assertEqual([n["codec"] for n in data["namespaces"]], ["planes_zstd"] * 2)
 
     def test_lossy_chunks_are_told_and_verified(self):
         folder = self.make(kind=["lossy"])
