@@ -338,6 +338,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     buf->on_device = pool->on_device;
     atomic_store_explicit(&buf->since, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->cleared, false, memory_order_relaxed);
+    atomic_store_explicit(&buf->condemned, false, memory_order_relaxed);
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->awaited, false, memory_order_relaxed);
     atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);

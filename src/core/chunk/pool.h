@@ -58,6 +58,9 @@ struct tierce__buf {
     /* A clear has removed its chunk: references of before may be read to their end, but no request
      * that begins later may use them. Relaxed: the caller of the clear orders the two. */
     _Atomic bool cleared;
+    /* Its bytes proved wrong, and the first reader who found that removes its chunk. Relaxed: it
+     * only decides who is first. */
+    _Atomic bool condemned;
     /* A note of its creator, 0 at first: the waterfall position of the slower tier that its bytes
      * were read from, so that a wrong chunk can be removed there too. Does not change once others
      * see the buffer. */

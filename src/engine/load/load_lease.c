@@ -580,6 +580,15 @@ static bool is_on_device(const struct tierce__own_lease *lease, size_t i)
     return lease->bufs[i] != NULL && lease->bufs[i]->on_device;
 }
 
+/* Several loads may have leased a wrong chunk in memory. The first that finds it wrong counts and
+ * removes it; a second removal could hit the chunk that was stored in its place. */
+static bool condemns_first(const struct tierce__own_lease *lease, size_t i)
+{
+    struct tierce__buf *buf = lease->bufs[i];
+    TIERCE_DASSERT(buf != NULL && tierce__lease_waiter(lease, i) == NULL);
+    return !atomic_exchange_explicit(&buf->condemned, true, memory_order_relaxed);
+}
+
 static void refuse(struct tierce__load_lease *base, size_t i, int why)
 {
     struct tierce__own_lease *lease = own(base);
@@ -590,7 +599,7 @@ static void refuse(struct tierce__load_lease *base, size_t i, int why)
         tierce__direct_distrust(&lease->engine->direct);
     else if (waiter != NULL)
         tierce__fetch_refuse(waiter, why);
-    else
+    else if (condemns_first(lease, i))
         tierce__storage_quarantine(lease->engine, 0, tierce__lease_key(lease, i), why);
 }
 
@@ -613,6 +622,8 @@ static void spoil(struct tierce__load_lease *base, size_t i)
         return;
     }
     TIERCE_DASSERT(lease->bufs[i]->source < lease->engine->level_count);
+    if (!condemns_first(lease, i))
+        return;
     if (lease->bufs[i]->source > 0) /* first, because otherwise it would be read from there again */
         tierce__storage_quarantine(lease->engine, lease->bufs[i]->source, key, TIERCE_E_CHECKSUM);
     tierce__storage_quarantine(lease->engine, 0, key, TIERCE_E_CHECKSUM);

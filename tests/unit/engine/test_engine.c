@@ -351,6 +351,38 @@ START_TEST(a_flipped_bit_in_memory_fails_its_block_only)
 }
 END_TEST
 
+/* Two loads lease the chunk before one of them finds the damage: in a cell, or in the header. */
+START_TEST(damage_that_two_loads_find_counts_once)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 3, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    struct tierce__keys keys;
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, 4, 4, false), 0);
+    struct tierce__buf *buf = tierce__storage_lease(fx.engine, &keys.keys[0]);
+    tierce__keys_fini(&keys);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
+    struct tierce_load *loads[2];
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(tierce_load_begin(&loads[i], fx.view, &what), 0);
+    buf->data[_i == 0 ? tierce__shape_offset(&fx.view->full, 0) + 5 : 40] ^= 4;
+    tierce__buf_release(buf);
+    for (int i = 0; i < 2; i++) {
+        uint8_t origins[4];
+        for (uint32_t layer = 0; layer < FX_LAYERS; layer++)
+            ck_assert_int_eq(tierce_load_layer(loads[i], layer), 0);
+        ck_assert_int_eq(tierce_load_end(loads[i], origins), _i == 0 ? 3 : 0);
+        if (i == 0) /* the second load does not remove the chunk that replaces the wrong one */
+            ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    }
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures + fx_stats(&fx).identity_failures, 1);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(every_flipped_header_byte_in_memory_is_a_miss)
 {
     fx_open(&fx, false, NULL);
@@ -692,4 +724,5 @@ CHECK_MAIN("engine", .seconds = 60,
                      every_policy_has_a_name_for_each_tier,
                      threads_share_an_engine,
                      every_failed_allocation_is_survived,
-                     opening_survives_every_failed_allocation})
+                     opening_survives_every_failed_allocation},
+           .loops = {{damage_that_two_loads_find_counts_once, 0, 2}})
