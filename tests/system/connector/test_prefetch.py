@@ -45,6 +45,7 @@ def test_prompts_that_memory_cannot_hold_flow_through_the_disk(engine, expected,
     source = random.Random(6)
     long = [[source.randrange(256) for _ in range(1900)] for _ in range(4)]  # 7 MiB each
     host = engine(disk_store(tmp_path / "store", **{"memory.size": "12MiB", "disk.queue": "64MiB",
+                                                    "timeout.store": "30s",  # for the disk to write the prompt before
                                                     "load.prefetch": "true"}))
     for _ in range(3):
         outputs = host.generate(prompts=long)

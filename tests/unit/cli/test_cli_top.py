@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import unittest
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,30 @@ class Top(KeeperCase):
         self.assertEqual(row[2:4], ["1", "100%"])
         (memory,) = json.loads(self.check(0, "top", "--json", env=self.env).stdout)["tiers"]
         self.assertEqual((memory["slots"], memory["used_slots"], memory["out_of_slots"]), (1, 1, 1))
+
+    def until(self, *parts):
+        """Repeats until the page has a line with these parts, and returns its words."""
+        for _ in range(600):
+            for line in self.check(0, "top", env=self.env).stdout.splitlines():
+                if all(part in line for part in parts):
+                    return line.split()
+            time.sleep(0.1)
+        self.fail(parts)
+
+    def test_a_lack_of_slots_on_disk_is_shown(self):
+        folder = f"disk.path={self.folder}/store"
+        _, keeper = self.keep(folder)
+        self.end(keeper)
+        self.keep(folder, "token=7", "disk.chunks=2")
+        self.until("  disk     holds its maximum number of chunks, 2: set disk.chunks to a larger value")
+        row = self.until("  disk     serves")
+        self.assertEqual(row[2:4], ["2", "100%"])
+        (disk,) = [t for t in json.loads(self.check(0, "top", "--json", env=self.env).stdout)["tiers"] if t["name"] == "disk"]
+        self.assertEqual((disk["slots"], disk["used_slots"], disk["out_of_slots"] > 0), (2, 2, True))
+
+    def test_a_tier_out_of_service_is_shown(self):
+        self.keep(f"remote.urls=redis://127.0.0.1:{free_port()}", "breaker.errors=1", "breaker.retry=1h")
+        self.assertEqual(self.until("  redis ", " OUT ")[-1], "2")  # the chunks that it did not get
 
     def test_memory_only_is_said(self):
         self.keep("disk.path=/proc/none")

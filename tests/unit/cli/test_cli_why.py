@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 KEEPER = os.path.abspath(sys.argv.pop())
 
-from cli_case import CliCase, EXECUTABLE  # noqa: E402
+from cli_case import CliCase, EXECUTABLE, free_port  # noqa: E402
 
 
 class Why(CliCase):
@@ -45,6 +46,14 @@ class Why(CliCase):
 
     def ask(self, status, *args):
         return json.loads(self.why(status, *args, "--json").stdout)
+
+    def await_reason(self, reason, *args):
+        for _ in range(600):
+            answer = json.loads(self.tierce("why", *args, "--json", env=self.env).stdout)
+            if answer["reason"] == reason:
+                return answer
+            time.sleep(0.1)
+        self.fail(answer)
 
     def test_a_process_is_asked(self):
         pid, _ = self.keep()
@@ -100,6 +109,21 @@ class Why(CliCase):
         self.assertGreater(answer["when_s"], 1700000000)
         self.assertIn("tier       memory\nwhen       20", answer["text"])
         self.assertIn("status     the tier held its maximum number of chunks (memory.chunks, disk.chunks)", answer["text"])
+
+    def test_a_process_tells_what_the_disk_evicted(self):
+        self.end(self.keep()[1])
+        pid, _ = self.keep("token=7", "disk.chunks=2", "disk.policy=lru")
+        answer = self.await_reason("evicted", str(pid), "--tokens", self.tokens((0, 64)))
+        self.assertEqual((answer["reason"], answer["tier"], answer["policy"], answer["status"]),
+                         ("evicted", "disk", "lru", "TIERCE_E_SLOTS"))
+        self.assertIn("tier       disk, by lru\nwhen       20", answer["text"])
+        self.assertIn("status     the tier held its maximum number of chunks (memory.chunks, disk.chunks)\n", answer["text"])
+
+    def test_a_process_tells_which_tier_is_out_of_service(self):
+        pid, _ = self.keep(f"remote.urls=redis://127.0.0.1:{free_port()}", "breaker.errors=1", "breaker.retry=1h")
+        answer = self.await_reason("tier_down", str(pid), "--tokens", self.tokens((9, 128)))
+        self.assertEqual((answer["tier"], answer["held_blocks"]), ("redis", 0))
+        self.assertIn("reason     tier_down: a tier that may hold it is out of service\ntier       redis\n", answer["text"])
 
     def test_a_folder_is_asked(self):
         _, keeper = self.keep()
