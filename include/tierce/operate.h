@@ -71,7 +71,7 @@ TIERCE_API enum tierce_mode tierce_engine_mode(const struct tierce_engine *engin
  * bit without a tier; a view of another engine), TIERCE_E_CLOSED, TIERCE_E_DEADLINE, or an error of
  * one tier; the other tiers are cleared even then. Blocks while ending stores publish and while it
  * walks indexes, never on a device: for at most timeout.load before the first tier, and again for
- * each disk and each remote store, because the tiers are cleared one after the other.
+ * compressed memory, the disk and each remote store, because tiers are cleared one after the other.
  */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_engine_clear(struct tierce_engine *engine, uint32_t tiers,
                                                       const struct tierce_view *view);

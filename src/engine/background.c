@@ -32,13 +32,15 @@ static void add_unwritten(struct tierce__level *level, uint64_t bytes)
     if (level->unwritten_bytes == 0)
         level->written_ns = tierce__now_ns();
     level->unwritten_bytes += bytes;
+    level->unwritten_chunks += bytes > 0;
 }
 
 static void end_unwritten(struct tierce__level *level, uint64_t bytes)
 {
     tierce__lock_assert_held(&level->engine->lock);
-    TIERCE_ASSERT(level->unwritten_bytes >= bytes);
+    TIERCE_ASSERT(level->unwritten_bytes >= bytes && level->unwritten_chunks >= (bytes > 0));
     level->unwritten_bytes -= bytes;
+    level->unwritten_chunks -= bytes > 0;
 }
 
 /* One chunk alone always fits. */
@@ -46,7 +48,9 @@ static bool fits(const struct tierce__level *level, uint64_t bytes)
 {
     tierce__lock_assert_held(&level->engine->lock);
     uint64_t hang_ns = level->engine->settings.load_ms * TIERCE__MS_NS;
-    return level->unwritten_bytes == 0 || level->unwritten_bytes + bytes <= level->queue_bytes ||
+    return level->unwritten_bytes == 0 ||
+           (level->unwritten_bytes + bytes <= level->queue_bytes &&
+            level->unwritten_chunks < level->queue_chunks) ||
            !tierce__health_serves(&level->health) || tierce__now_ns() - level->written_ns > hang_ns;
 }
 
@@ -78,8 +82,9 @@ void tierce__storage_end_promise(struct tierce_engine *engine, uint32_t levels, 
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* False: the tier is out of service, and `done` will not be called. */
-static bool submit(struct background *b, tierce__store_done_fn *done)
+/* Returns 0, or why `done` will not be called: TIERCE_E_DOWN (the tier is out of service), or
+ * TIERCE_E_FULL for the PUT of a store. */
+static int submit(struct background *b, tierce__store_done_fn *done)
 {
     struct tierce_engine *engine = b->engine;
     TIERCE_DASSERT(b->level < TIERCE__TIERS_MAX && b->number == 0);
@@ -87,9 +92,14 @@ static bool submit(struct background *b, tierce__store_done_fn *done)
     tierce__lock_take(&engine->lock);
     b->number = ++engine->unattended_made;
     tierce__list_push_back(&engine->unattended, &b->node);
-    add_unwritten(&engine->levels[b->level], b->bytes);
+    struct tierce__level *level = &engine->levels[b->level];
+    add_unwritten(level, b->bytes);
+    bool is_dropped = b->bytes > 0 && level->unwritten_chunks > level->queue_chunks;
+    level->dropped_puts += is_dropped;
     tierce__lock_drop(&engine->lock);
-    return tierce__storage_submit(engine, b->level, &b->req);
+    if (is_dropped)
+        return TIERCE_E_FULL;
+    return tierce__storage_submit(engine, b->level, &b->req) ? 0 : TIERCE_E_DOWN;
 }
 
 /* Records a PUT's error for the next flush. A dropped or rejected PUT is by design and no error. */
@@ -333,8 +343,9 @@ void tierce__storage_write(struct tierce__writes *writes, const struct tierce__s
         TIERCE_DASSERT(atomic_load(&writes->unanswered[level]) > 0);
         atomic_fetch_add_explicit(&writes->users, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&writes->unanswered[level], 1, memory_order_relaxed);
-        if (!submit(&put->base, put_done))
-            end_put(put, TIERCE_E_DOWN);
+        int status = submit(&put->base, put_done);
+        if (status < 0)
+            end_put(put, status);
     }
 }
 
@@ -432,7 +443,7 @@ static void errand_done(struct tierce__store_req *req)
 
 static void submit_errand(struct errand *errand)
 {
-    if (!submit(&errand->base, errand_done))
+    if (submit(&errand->base, errand_done) < 0)
         end_errand(errand);
 }
 

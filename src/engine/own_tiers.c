@@ -463,6 +463,15 @@ static void *run_keeper(void *arg)
     return NULL;
 }
 
+/* Chunks that wait to be written occupy slots of memory. Small ones could occupy all, long before
+ * they fill a queue's bytes: then new chunks would be skipped. */
+static void limit_queues(struct tierce_engine *engine)
+{
+    uint64_t chunks = tierce__storage_slots(engine) / 2;
+    for (size_t i = 1; i < engine->level_count; i++)
+        engine->levels[i].queue_chunks = chunks > 0 ? chunks : 1;
+}
+
 static int open_tiers(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -496,6 +505,8 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
         rc = tierce__invalidations_load(engine);
     if (rc == 0)
         rc = tierce__remotes_open(engine, config, why);
+    if (rc == 0)
+        limit_queues(engine);
     if (rc == 0)
         open_access_log(engine, config);
     if (rc == 0)
@@ -622,11 +633,11 @@ static int64_t clear(struct tierce_engine *engine, uint32_t tiers, const struct 
 
 /* ---- counting ---- */
 
-static void add_disk_stats(const struct tierce__level *level, struct tierce_engine_stats *out)
+static void add_disk_stats(struct tierce__level *level, struct tierce_engine_stats *out)
 {
     TIERCE_DASSERT(level->origin == TIERCE_ORIGIN_DISK);
     struct tierce__tier_stats s;
-    level->tier->ops->stats(level->tier, &s);
+    tierce__storage_stats(level, &s);
     out->disk_chunks_now = (int64_t)s.chunks;
     out->disk_durable_chunks_now = (int64_t)s.durable_chunks;
     out->disk_bytes_now = (int64_t)s.used_bytes;
@@ -645,7 +656,7 @@ static void add_remote_stats(struct tierce__level *level, struct tierce_engine_s
     struct tierce__tier_stats s;
     struct tierce__unsent_report unsent;
     tierce__unsent_report(level, &unsent);
-    level->tier->ops->stats(level->tier, &s);
+    tierce__storage_stats(level, &s);
     out->remote_stored_chunks += (int64_t)s.put_chunks;
     out->remote_stored_bytes += (int64_t)s.put_bytes;
     out->remote_queued_bytes_now += (int64_t)s.queued_bytes;

@@ -376,6 +376,14 @@ size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct t
     return w.req.found;
 }
 
+void tierce__storage_stats(struct tierce__level *level, struct tierce__tier_stats *out)
+{
+    level->tier->ops->stats(level->tier, out);
+    tierce__lock_take(&level->engine->lock);
+    out->dropped_puts += level->dropped_puts;
+    tierce__lock_drop(&level->engine->lock);
+}
+
 uint64_t tierce__storage_slots(struct tierce_engine *engine)
 {
     struct tierce__tier *memory = engine->levels[0].tier;

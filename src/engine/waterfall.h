@@ -36,7 +36,10 @@ struct tierce__level {
     bool is_read_only;                   /* of a remote store: no chunk is sent to it */
     struct tierce__unsent unsent;        /* of a remote store or disk: chunks that it did not get */
     uint64_t queue_bytes;                /* of the chunks that may wait to be written */
+    uint64_t queue_chunks;               /* their maximum number: each occupies a slot of memory */
     uint64_t unwritten_bytes;            /* of PUTs without an answer, and promised ones */
+    uint64_t unwritten_chunks;           /* the number of these */
+    uint64_t dropped_puts;               /* that the tier was not given: queue_chunks */
     uint64_t written_ns; /* when it last wrote a chunk, or the first of these came */
     _Atomic uint64_t
         deletes_after_ns; /* of a remote store that could not delete; objects_remove.c */
@@ -145,6 +148,9 @@ struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
 size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count, struct tierce__buf **bufs, uint64_t bytes,
                                     size_t *leased);
+
+/* The tier's statistics; dropped_puts includes those that it was not given. */
+void tierce__storage_stats(struct tierce__level *level, struct tierce__tier_stats *out);
 
 /* The maximum number of chunks in memory. */
 uint64_t tierce__storage_slots(struct tierce_engine *engine);

@@ -158,7 +158,7 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
         out[i].in_service = tierce__health_serves(&level->health);
         out[i].shared = level->health.shared;
         out[i].state = state_name(&level->health);
-        level->tier->ops->stats(level->tier, &out[i].stats);
+        tierce__storage_stats(level, &out[i].stats);
         out[i].has_unsent = level->unsent.chunks != NULL;
         if (out[i].has_unsent)
             tierce__unsent_report(level, &out[i].unsent);

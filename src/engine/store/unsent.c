@@ -211,7 +211,8 @@ static bool begin_outage(struct tierce__unsent *u, int status)
 static bool lacks_space(const struct tierce__level *level, int status)
 {
     return !level->health.shared && status == TIERCE_E_FULL &&
-           level->unwritten_bytes <= level->queue_bytes;
+           level->unwritten_bytes <= level->queue_bytes &&
+           level->unwritten_chunks <= level->queue_chunks;
 }
 
 /* Returns whether an outage begins. Under ENGINE. */
@@ -303,8 +304,10 @@ static bool is_next(const struct tierce__level *level)
 {
     const struct tierce__unsent_chunk *oldest = at(&level->unsent, 0);
     uint64_t bytes = level->unwritten_bytes + oldest->record.object_bytes;
-    return (level->unwritten_bytes == 0 || bytes <= level->queue_bytes / 2) &&
-           !tierce__storage_writes_before(level, oldest->serial);
+    bool has_room =
+        level->unwritten_bytes == 0 ||
+        (bytes <= level->queue_bytes / 2 && level->unwritten_chunks < level->queue_chunks / 2);
+    return has_room && !tierce__storage_writes_before(level, oldest->serial);
 }
 
 /* The chunk from memory or from a local tier that is faster than the level [transfer], or NULL. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks that the disk does not get are written later, or a flush returns their loss. */
+#define FX_CHUNK_BLOCKS 1u /* 8 KiB */
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/store/unsent.h"
@@ -9,7 +10,7 @@
 
 #include <errno.h>
 
-enum { BLOCKS = 40, CHUNKS = BLOCKS / FX_CHUNK_BLOCKS, DISK = 1 };
+enum { BLOCKS = 10, CHUNKS = BLOCKS, DISK = 1 };
 
 static struct fixture fx;
 static struct tierce__tier *fault;
@@ -187,8 +188,55 @@ START_TEST(a_burst_reaches_the_disk)
 }
 END_TEST
 
+/* A disk that has accepted PUTs, and holds their buffers, until it is let go. */
+static struct tierce__store_req *held[2048];
+static size_t held_count;
+static const struct tierce__tier_ops *passing_ops;
+
+static void hold_puts(struct tierce__tier *tier, struct tierce__store_req *req)
+{
+    if (req->op != TIERCE__STORE_PUT) {
+        passing_ops->submit(tier, req);
+        return;
+    }
+    tierce__buf_acquire(req->buf);
+    held[held_count++] = req;
+}
+
+static void let_go(void)
+{
+    for (size_t i = 0; i < held_count; i++) {
+        struct tierce__buf *buf = held[i]->buf;
+        passing_ops->submit(fault, held[i]);
+        tierce__buf_release(buf);
+    }
+}
+
+/* With default settings, 1,024 chunks of 8 KiB fill the slots of memory, and half of the queue. */
+START_TEST(small_chunks_that_wait_leave_slots_to_others)
+{
+    enum { PROMPTS = 120 };
+    open_engine("memory.size", "64MiB");
+    struct tierce__tier_ops holding = *fault->ops;
+    passing_ops = fault->ops;
+    holding.submit = hold_puts;
+    fault->ops = &holding;
+    for (uint32_t prompt = 1; prompt <= PROMPTS; prompt++)
+        store(prompt);
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.stores_skipped, 0);
+    ck_assert_int_eq(s.disk_dropped_puts, PROMPTS * CHUNKS - 512);
+    ck_assert_uint_eq(report().skipped[TIERCE__UNSENT_QUEUE], PROMPTS * CHUNKS - 512);
+    fault->ops = passing_ops;
+    let_go();
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), TIERCE_E_FULL); /* 1,200 > 1,024 */
+    ck_assert_uint_eq(report().lost, PROMPTS * CHUNKS - 1024);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("unsent_disk", .seconds = 60,
            .tests = {a_flush_writes_what_the_queue_dropped, a_close_writes_it_too,
                      a_flush_returns_a_loss_once, chunks_without_space_are_lost,
                      a_clear_ends_the_wait, chunks_of_an_outage_are_written_when_it_ends,
-                     a_burst_reaches_the_disk})
+                     a_burst_reaches_the_disk, small_chunks_that_wait_leave_slots_to_others})
