@@ -295,11 +295,6 @@ bool tierce__node_session_announces(const struct tierce__node_session *peer, uin
     return (peer->welcome.tiers & bit) != 0;
 }
 
-bool tierce__node_session_takes_layers(const struct tierce__node_session *peer)
-{
-    return (peer->welcome.tiers & TIERCE__NATIVE_TAKES_LAYERS) != 0;
-}
-
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer)
 {
     return peer->version;

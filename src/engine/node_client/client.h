@@ -67,9 +67,6 @@ uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer);
  */
 bool tierce__node_session_announces(const struct tierce__node_session *peer, uint32_t bit);
 
-/* Whether it accepts STORE_LAYERS. */
-bool tierce__node_session_takes_layers(const struct tierce__node_session *peer);
-
 /* The version of the native protocol that both sides know. */
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer);
 

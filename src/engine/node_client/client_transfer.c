@@ -187,7 +187,7 @@ int tierce__client_store_tell(struct tierce__store_watch **out,
 {
     struct tierce__node_session *peer = space->remote->peer;
     *out = NULL;
-    if (!tierce__node_session_takes_layers(peer))
+    if (!tierce__node_session_announces(peer, TIERCE__NATIVE_TAKES_LAYERS))
         return 0;
     struct teller *teller = tierce__calloc(1, sizeof(*teller));
     if (teller == NULL)

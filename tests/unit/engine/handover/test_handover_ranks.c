@@ -242,13 +242,14 @@ int __wrap_tierce__inbox_make(struct tierce__inbox *to, struct tierce__keeper_ro
     return __real_tierce__inbox_make(to, room, name, range);
 }
 
-__typeof__(tierce__node_session_takes_layers) __real_tierce__node_session_takes_layers,
-    __wrap_tierce__node_session_takes_layers;
+__typeof__(tierce__node_session_announces) __real_tierce__node_session_announces,
+    __wrap_tierce__node_session_announces;
 static _Atomic bool takes_no_layers; /* as a node of an older version */
 
-bool __wrap_tierce__node_session_takes_layers(const struct tierce__node_session *peer)
+bool __wrap_tierce__node_session_announces(const struct tierce__node_session *peer, uint32_t bit)
 {
-    return !takes_no_layers && __real_tierce__node_session_takes_layers(peer);
+    bool is_hidden = takes_no_layers && bit == TIERCE__NATIVE_TAKES_LAYERS;
+    return !is_hidden && __real_tierce__node_session_announces(peer, bit);
 }
 
 /* Pushes a prompt of which the ranks fill layers in turn; the second has filled one before the push
