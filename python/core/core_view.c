@@ -516,9 +516,11 @@ static PyMethodDef view_methods[] = {
      "if "
      "nothing must be loaded."},
     {"hint", (PyCFunction)(void (*)(void))view_hint, METH_FASTCALL,
-     "hint(session: int, hint: int) -> bool\n\n"
+     "hint(session: int, hint: int, returns_ms: int = 0) -> bool\n\n"
      "Gives a hint about the next request after this session: 1 none, 2 one, 3 within a minute, 4 "
-     "later, 5 within a limited time; 0: no hint. False: the node is of a version without hints."},
+     "later, 5 within a limited time; 0: no hint. returns_ms, of 3 and 4: the time until it, if it "
+     "is "
+     "known. False: the node is of a version without hints."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"clear", view_clear, METH_NOARGS,
      "clear() -> int\n\n"

@@ -13,7 +13,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))
 
 from node_process import SECONDS, Node  # noqa: E402
 from test_sglang_storage import VALUES, Config, Pool, indices_of, keys_of  # noqa: E402
-from tierce.sglang import pool_pages, storage_calls  # noqa: E402
+from tierce import page_view  # noqa: E402
+from tierce.sglang import storage_calls  # noqa: E402
 from tierce.sglang.pool_pages import name_of  # noqa: E402
 from tierce.sglang.storage_calls import Calls  # noqa: E402
 
@@ -78,7 +79,7 @@ def test_a_clear_removes_the_pages_of_a_node(node, monkeypatch):
 
 
 def test_a_page_that_a_replica_is_storing_counts_as_stored(node, monkeypatch):
-    monkeypatch.setattr(pool_pages, "OTHERS_S", SECONDS)
+    monkeypatch.setattr(page_view, "OTHERS_S", SECONDS)
     pool, keys, has_asked, stored = Pool(), keys_of(2), threading.Event(), []
     first, second = (connected(node, pool, rank, tp_size=1) for rank in (0, 1))
     view, asking = first.pools["kv"].pages.view, second.pools["kv"].pages
