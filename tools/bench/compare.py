@@ -38,7 +38,7 @@ MODEL = "model"
 BLOCK_TOKENS = 32
 PROMPT_MAX = 1024
 KV_BLOCKS = PROMPT_MAX // BLOCK_TOKENS + 2  # about half of the tokens of a load
-MEMORY_GIB, MEMORY_ABOVE_DISK_GIB, DISK_GIB = 1, 0.125, 2
+MEMORY_GIB, MEMORY_ABOVE_DISK_GIB, DISK_GIB = 1, 0.0625, 2  # less than a load stores
 DOCUMENTS, DOCUMENT_TOKENS, DOCUMENT_ANSWER_TOKENS = 3, 700, 8
 CONVERSATIONS, TURNS, FIRST_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 3, 6, 500, 80, 8
 SETUPS = ("none", "tierce", "lmcache", "tierce-disk", "lmcache-disk")
@@ -64,7 +64,8 @@ def tierce_store(setup, folder):
 
 
 def lmcache_options(setup, folder):
-    options = ["--l1-size-gb", str(memory_gib(setup)), "--l1-init-size-gb", str(memory_gib(setup)), "--disable-observability"]
+    # Memory that grows on demand begins with whole GiB.
+    options = ["--l1-size-gb", str(memory_gib(setup)), "--no-l1-use-lazy", "--disable-observability"]
     if setup.endswith("-disk"):
         disk = folder / "disk"
         disk.mkdir()

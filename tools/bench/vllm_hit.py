@@ -194,13 +194,15 @@ class LMCacheServer:
                     return
             time.sleep(0.2)
         self.stop()
-        raise RuntimeError(f"LMCache's server does not start (log: {log})")
+        raise RuntimeError(f"LMCache's server did not start (log: {log})")
 
     def stop(self):
+        if self.process.poll() is not None:
+            return
         try:
             os.killpg(self.process.pid, signal.SIGTERM)
             self.process.wait(20)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
