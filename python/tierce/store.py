@@ -128,8 +128,9 @@ class Store:
 
     def durable(self, timeout: float = 30.0) -> bool:
         """Waits until all that was stored before survives a crash of the machine. False: not within `timeout` seconds, or a tier
-        reported an error, or chunks wait for a disk or remote store that is out of service, or memory has evicted chunks that the
-        disk's queue (`disk.queue`) could not take (one call reports them), or there is no disk and no remote store.
+        reported an error, or chunks wait for a disk or remote store that is out of service or has no room, or memory has evicted
+        chunks that the disk's queue (`disk.queue`) could not take (one call reports them), or there is no disk and no remote
+        store.
         Not counted are chunks without a key to encrypt them, chunks that a full `remote.queue` dropped, and chunks that can no
         longer be sent to a remote store (`remote_lost_chunks` in `stats`). The log names such a tier, and `tierce why` names
         their tokens."""

@@ -358,7 +358,7 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes, 
     uint64_t blocked = tierce__disk_blocked(d);
     if (blocked > 0 && bytes > d->data_cap - blocked) {
         tierce__disk_want_growth(d, d->allocated);
-        return TIERCE_E_FULL; /* all that there is would not be enough */
+        return -ENOSPC; /* all that there is would not be enough */
     }
     int rc = full ? TIERCE_E_FULL : tierce__space_take(d->space, offset, bytes);
     if (rc == TIERCE_E_FULL) {

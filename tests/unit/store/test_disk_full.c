@@ -249,6 +249,7 @@ START_TEST(a_file_system_without_any_room)
     ck_assert_int_eq(open_at(folder), 0);
     small_disk_fill(s.folder, 0);
     ck_assert_uint_eq(put_many(0, 50), 0);
+    ck_assert_int_eq(store_put(&s, 50), -ENOSPC);
     ck_assert(store_stats(&s).full);
     ck_assert_uint_eq(count_right(0, 50), 0);
     small_disk_free(s.folder);

@@ -235,8 +235,32 @@ START_TEST(small_chunks_that_wait_leave_slots_to_others)
 }
 END_TEST
 
+/* The disk stays in service: its chunks are read. */
+START_TEST(chunks_for_a_disk_without_room_are_written_when_it_has_room)
+{
+    open_engine(NULL, NULL);
+    fail_op(TIERCE__STORE_PUT, -ENOSPC);
+    store(1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -ENOSPC);
+    WAIT_FOR(report().waiting == CHUNKS);
+    ck_assert_uint_gt(report().skipped[TIERCE__UNSENT_FULL], 0);
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 60000), 0); /* as long as they wait */
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    ck_assert_uint_eq(recorded_with("disk_chunks_unsent", "reason=full"), 1);
+    ck_assert_uint_eq(recorded_with("disk_chunks_unsent", "when the disk has room"), 1);
+    fail_op(TIERCE__STORE_PUT, 0);
+    WAIT_FOR(report().sent_late == CHUNKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(report().lost, 0);
+    ck_assert_uint_eq(found_there(1), BLOCKS);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("unsent_disk", .seconds = 60,
-           .tests = {a_flush_writes_what_the_queue_dropped, a_close_writes_it_too,
-                     a_flush_returns_a_loss_once, chunks_without_space_are_lost,
-                     a_clear_ends_the_wait, chunks_of_an_outage_are_written_when_it_ends,
-                     a_burst_reaches_the_disk, small_chunks_that_wait_leave_slots_to_others})
+           .tests = {a_flush_writes_what_the_queue_dropped,
+                     chunks_for_a_disk_without_room_are_written_when_it_has_room,
+                     a_close_writes_it_too, a_flush_returns_a_loss_once,
+                     chunks_without_space_are_lost, a_clear_ends_the_wait,
+                     chunks_of_an_outage_are_written_when_it_ends, a_burst_reaches_the_disk,
+                     small_chunks_that_wait_leave_slots_to_others})
