@@ -119,6 +119,23 @@ START_TEST(no_threads)
 }
 END_TEST
 
+/* Runs an operation without a free descriptor. *was_none: false if a thread, such as the one that
+ * sweeps a folder, has closed one meanwhile. */
+static int run_without_descriptors(enum tierce__store_op op, bool *was_none)
+{
+    int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(next);
+    poll(NULL, 0, PAUSE_MS);
+    limit(RLIMIT_NOFILE, (uint64_t)next);
+    int rc = run(op, 10000);
+    int free_one = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    limit(RLIMIT_NOFILE, 1024);
+    *was_none = free_one < 0;
+    if (free_one >= 0)
+        close(free_one);
+    return rc;
+}
+
 /* A request fails and says why, and the next one does not once there are descriptors again. */
 START_TEST(no_descriptors)
 {
@@ -132,12 +149,10 @@ START_TEST(no_descriptors)
     for (size_t i = 0; i < (is_file ? 2 : sizeof(ops) / sizeof(*ops)); i++) {
         (void)run(ops[i], 10000);
         unsigned fds = count_in("/proc/self/fd");
-        int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        close(next);
-        poll(NULL, 0, PAUSE_MS);
-        limit(RLIMIT_NOFILE, (uint64_t)next);
-        int rc = run(ops[i], 10000);
-        limit(RLIMIT_NOFILE, 1024);
+        bool was_none;
+        int rc = run_without_descriptors(ops[i], &was_none);
+        while (rc == 0 && !was_none) /* ended by the time limit of the test */
+            rc = run_without_descriptors(ops[i], &was_none);
         ck_assert_msg(rc < 0 && rc != TIERCE_E_MISS, "%s: operation %zu: %d", urls[_i], i, rc);
         expect_why("Too many open files");
         poll(NULL, 0, PAUSE_MS);
