@@ -57,9 +57,15 @@ class Node:
         connection.close()
         return response.status, text
 
-    def metric(self, name):
+    def metric(self, *names):
+        """Its value; several: a list of the values at one time."""
         text = self.ask("GET", "/metrics")[1]
-        return float(re.search(rf"^tierce_{name} (\S+)$", text, re.M).group(1))
+        values = [float(re.search(rf"^tierce_{name} (\S+)$", text, re.M).group(1)) for name in names]
+        return values if len(values) > 1 else values[0]
+
+    def has_all_on_disk(self):
+        queued, chunks, durable = self.metric(*(f'tier_{name}{{tier="disk"}}' for name in ("queued_bytes", "chunks", "durable_chunks")))
+        return queued == 0 and chunks == durable
 
     def resident(self):
         status = open(f"/proc/{self.process.pid}/status", encoding="ascii").read()

@@ -163,7 +163,7 @@ def test_the_node_serves_an_engine_of_another_ipc_namespace(tmp_path):
         for probe in probes_of("node"):
             assert node.ask("GET", probe["path"])[0] == 200
         blocks, cell = 8, 512
-        engine = core.Engine.open(None, {"node.socket": str(runtime / "node.sock"), "strict": "true"})
+        engine = core.Engine.open(None, {"node.socket": str(runtime / "node.sock"), "strict": "true", "timeout.lookup": "30s"})
         view = engine.view({"weights": "aa", "model": "m", "kv_dtype": "f", "quantization": "", "layout": "l", "layer_count": 1,
                             "cell_bytes": [cell], "block_tokens": 4, "chunk_blocks": 4, "algo": "sha256"})
         before = os.urandom(blocks * cell)
@@ -180,7 +180,8 @@ def test_the_node_serves_an_engine_of_another_ipc_namespace(tmp_path):
         engine.close()
         if can_unshare("--mount"):  # as the engine's pod of docs/using/kubernetes.md mounts the folder
             connects = ("import sys; from tierce import _core\n"
-                        "_core.Engine.open(None, {'node.socket': sys.argv[1] + '/node.sock', 'strict': 'true'}).close()\n"
+                        "_core.Engine.open(None, {'node.socket': sys.argv[1] + '/node.sock', 'strict': 'true', "
+                        "'timeout.lookup': '30s'}).close()\n"
                         "try: open(sys.argv[1] + '/x', 'w')\nexcept OSError: print('connected')")
             said = subprocess.run([*read_only(runtime), sys.executable, "-c", connects, str(runtime)], capture_output=True, text=True,
                                   timeout=LIMIT_S, check=False)

@@ -170,7 +170,7 @@ def test_full_and_damaged_and_killed(tmp_path):
     for name in names:
         assert agent.do(["WRITE", "OBJ", [[name, 0, MIB]]]) == [True]
         wait_until(lambda: node.metric('tier_queued_bytes{tier="disk"}') == 0)
-    wait_until(lambda: node.metric('tier_durable_chunks{tier="disk"}') == node.metric('tier_chunks{tier="disk"}'))
+    wait_until(node.has_all_on_disk)
     assert node.metric('tier_used_bytes{tier="disk"}') <= cap and node.metric("memory_bytes_now") <= 8 * MIB
     # The first ones were evicted, which is a miss and not an error of the node.
     assert agent.find(names[0], names[-1]) == [names[-1]]
