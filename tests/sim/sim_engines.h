@@ -72,7 +72,7 @@ struct sim_calls {
     uint64_t lookups, asked, loaded;
 };
 
-/* What is known of a disk. */
+/* The test's knowledge of a disk. */
 struct sim_kept {
     bool is_cleared;           /* its last life has ended so, durably */
     bool loses;                /* chunks may have left the disk, for its faults */

@@ -11,7 +11,7 @@
 
 enum { LIVES = 3, SESSIONS_MAX = 4 };
 
-/* What was durable is there, and right. */
+/* The chunks that were durable are there, and right. */
 static void check_durable(struct session *s)
 {
     const uint32_t disk = 1u << TIERCE_ORIGIN_DISK;

@@ -221,7 +221,7 @@ static void prefetch(struct session *s)
     tierce_chain_destroy(chain);
 }
 
-/* What is durable now must be there in the next life. */
+/* Chunks that are durable now must be there in the next life. */
 static void ask_durable(struct session *s, size_t prompt)
 {
     struct tierce_chain *chain = sim_chain(s->e, prompt, LONGEST);

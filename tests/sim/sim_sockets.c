@@ -497,7 +497,7 @@ static size_t draw_part(size_t count)
     return count > 1 && sim_below(4) == 0 ? 1 + sim_below(count) : count;
 }
 
-/* What has arrived, up to `most` bytes; a descriptor ends it. */
+/* Takes bytes that have arrived: up to `most`, and none after a passed descriptor. */
 static size_t take_bytes(struct end *e, uint8_t *out, size_t most, int *passed)
 {
     size_t got = 0;
@@ -726,7 +726,8 @@ void sim_sockets_down(unsigned host, bool is_silent)
 void sim_sockets_up(unsigned host)
 {
     is_down[host] = false;
-    /* What was sent meanwhile arrives again, at a host that knows nothing of it. */
+    /* Bytes that were sent meanwhile are sent again. The host has no such connection, and resets
+     * it. */
     for (size_t i = 0; i < FDS_MAX; i++) {
         struct end *e = sim_sockets[i].kind == END ? sim_sockets[i].end : NULL;
         if (e != NULL && e->peer->is_lost && e->peer->host == host && e->peer->queued > 0)

@@ -22,7 +22,7 @@
 void sim_sockets_reset_some(bool resets);
 uint64_t sim_sockets_resets(void);
 
-/* What two hosts send to each other does not arrive, or arrives now. */
+/* Cuts the network between two hosts, or joins it again: bytes that were sent meanwhile arrive. */
 void sim_sockets_cut(unsigned one, unsigned other, bool is_cut);
 
 /* The host's sockets are gone. Its Unix sockets end for the others, and so do its other sockets,

@@ -19,7 +19,7 @@ enum { FDS_MAX = 4096, BACKLOG_MAX = 64, PORT_FIRST = 40000, PIECES_MAX = 4096 }
 enum kind { NONE, FRESH, LISTENER, END, EVENT, EPOLL };
 enum parcel_kind { BYTES, FIN, RESET };
 
-/* What travels to an end. */
+/* Bytes or an event on their way to an end. */
 struct parcel {
     struct parcel *next;
     enum parcel_kind kind;

@@ -130,7 +130,7 @@ static void node_stall(void)
     node.kept.absences++;
 }
 
-/* What was durable is there, unless it was cleared since. */
+/* The chunks that were durable are there, unless they were cleared since. */
 static void check_node(uint64_t clears)
 {
     struct sim_engine inside = {.engine = node.harness.node->engine, .kept = &node.kept};

@@ -35,7 +35,7 @@ class DevicePool:
             self.ends.append(len(self.order))
         self.order += sorted(set(range(count)) - set(self.order))
         self.ends[-1] = len(self.order)
-        # What the sizes of the places do not state.
+        # The sizes of the places do not tell two such pools apart.
         self.storage_format_tag = (f"{type(entry.device_pool).__name__}, {entry._row_span} rows, buffers "
                                    f"{[len(component) for component in entry.components]} in the order {self.order}")
 

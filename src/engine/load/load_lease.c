@@ -584,9 +584,8 @@ static bool is_on_device(const struct tierce__own_lease *lease, size_t i)
  * removes it; a second removal could hit the chunk that was stored in its place. */
 static bool condemns_first(const struct tierce__own_lease *lease, size_t i)
 {
-    struct tierce__buf *buf = lease->bufs[i];
-    TIERCE_DASSERT(buf != NULL && tierce__lease_waiter(lease, i) == NULL);
-    return !atomic_exchange_explicit(&buf->condemned, true, memory_order_relaxed);
+    TIERCE_DASSERT(lease->bufs[i] != NULL && tierce__lease_waiter(lease, i) == NULL);
+    return !atomic_exchange_explicit(&lease->bufs[i]->condemned, true, memory_order_relaxed);
 }
 
 static void refuse(struct tierce__load_lease *base, size_t i, int why)
@@ -615,18 +614,14 @@ static void spoil(struct tierce__load_lease *base, size_t i)
     lease->chunks[i].spoiled = true;
     if (is_on_device(lease, i)) {
         tierce__direct_distrust(&lease->engine->direct);
-        return;
-    }
-    if (waiter != NULL) {
+    } else if (waiter != NULL) {
         tierce__fetch_spoil(waiter);
-        return;
+    } else if (condemns_first(lease, i)) {
+        uint32_t source = lease->bufs[i]->source;
+        if (source > 0) /* first, because otherwise it would be read from there again */
+            tierce__storage_quarantine(lease->engine, source, key, TIERCE_E_CHECKSUM);
+        tierce__storage_quarantine(lease->engine, 0, key, TIERCE_E_CHECKSUM);
     }
-    TIERCE_DASSERT(lease->bufs[i]->source < lease->engine->level_count);
-    if (!condemns_first(lease, i))
-        return;
-    if (lease->bufs[i]->source > 0) /* first, because otherwise it would be read from there again */
-        tierce__storage_quarantine(lease->engine, lease->bufs[i]->source, key, TIERCE_E_CHECKSUM);
-    tierce__storage_quarantine(lease->engine, 0, key, TIERCE_E_CHECKSUM);
 }
 
 /* Whether the object is the leased chunk, according to its header. */

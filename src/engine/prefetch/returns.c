@@ -102,6 +102,18 @@ static void end_prediction(struct tierce__returns *r, struct tierce__returning *
         r->reading = NULL;
 }
 
+/* Ends the conversation's prediction, if there is one, and tells what came of it. */
+static void conclude(struct tierce__returns *r, struct tierce__returning *it,
+                     struct tierce__return_outcome *outcome)
+{
+    *outcome = (struct tierce__return_outcome){.predicted = it->state != TIERCE__RETURN_IDLE,
+                                               .source = it->source,
+                                               .chunks = it->chunks,
+                                               .read_from = it->read_from,
+                                               .read_chunks = it->read_chunks};
+    end_prediction(r, it);
+}
+
 static void drop_chain(struct tierce__returns *r, struct tierce__returning *it)
 {
     if (it->chain == NULL)
@@ -222,12 +234,7 @@ bool tierce__returns_arrive(struct tierce__returns *r, const struct tierce__retu
     it->returned = true;
     it->session = request->session;
     note_gap(it, request->now_ns - it->used_ns);
-    *outcome = (struct tierce__return_outcome){.predicted = it->state != TIERCE__RETURN_IDLE,
-                                               .source = it->source,
-                                               .chunks = it->chunks,
-                                               .read_from = it->read_from,
-                                               .read_chunks = it->read_chunks};
-    end_prediction(r, it);
+    conclude(r, it, outcome);
     return true;
 }
 
@@ -324,12 +331,7 @@ struct tierce__returning *tierce__returns_due(struct tierce__returns *r, uint64_
         r->reading = it;
         return it;
     }
-    *outcome = (struct tierce__return_outcome){.predicted = true,
-                                               .source = it->source,
-                                               .chunks = it->chunks,
-                                               .read_from = it->read_from,
-                                               .read_chunks = it->read_chunks};
-    end_prediction(r, it);
+    conclude(r, it, outcome);
     return NULL;
 }
 

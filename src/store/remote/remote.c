@@ -190,7 +190,7 @@ int tierce__remote_status(const struct tierce__store_req *call)
         return call->op == TIERCE__STORE_PUT ? TIERCE_E_REFUSED : -EBUSY;
     case TIERCE_E_UNSUPPORTED: /* it takes none of that kind */
         return call->op == TIERCE__STORE_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
-    case TIERCE_E_FULL: /* the store's; our queue's is told as it is */
+    case TIERCE_E_FULL: /* the store has no room; a full queue of ours is answered elsewhere */
         return call->op == TIERCE__STORE_PUT ? -ENOSPC : TIERCE_E_FULL;
     case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */
         return call->op == TIERCE__STORE_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;

@@ -24,7 +24,7 @@ class DeviceTensor(fake_cuda.CudaTensor):
 
 
 class DevicePool:
-    """The model runs on a stream of its own, which no call of the connector is told."""
+    """The model runs on a stream of its own. No call tells the connector which one."""
 
     def __init__(self, gpu):  # noqa: F811
         self.gpu, self.stream = gpu, fake_cuda.Stream(gpu)
