@@ -386,8 +386,6 @@ size_t tierce__session_promised(struct tierce_view *view, uint64_t id)
     return promised;
 }
 
-#define SOON_MS 60000u
-
 /* Policies have the same kinds. */
 _Static_assert((int)TIERCE_HINT_CLOSED == (int)TIERCE__HINT_CLOSED &&
                    (int)TIERCE_HINT_OPEN == (int)TIERCE__HINT_OPEN &&
@@ -428,7 +426,7 @@ int tierce_session_hint(struct tierce_view *view, uint64_t session, enum tierce_
 int tierce_session_returns(struct tierce_view *view, uint64_t session, uint32_t in_ms)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
-    enum tierce_hint hint = in_ms <= SOON_MS ? TIERCE_HINT_SOON : TIERCE_HINT_LATER;
+    enum tierce_hint hint = in_ms <= TIERCE__SOON_S * 1000 ? TIERCE_HINT_SOON : TIERCE_HINT_LATER;
     return set_hint(view, session, hint, in_ms > 0 ? in_ms : 1);
 }
 

@@ -78,6 +78,9 @@ uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
                            size_t count, uint8_t *hint);
 
+/* TIERCE_HINT_SOON: at most so many seconds. */
+#define TIERCE__SOON_S 60u
+
 /* The hint of a session; *returns_ms 0: it has none, or no time. */
 void tierce__session_hint(struct tierce_view *view, uint64_t id, uint8_t *hint,
                           uint32_t *returns_ms);

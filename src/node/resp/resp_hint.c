@@ -3,13 +3,13 @@
 
 #include <tierce/engine.h>
 
+#include "engine/sessions.h"
+
 /*
  * TIERCE.HINT: the hint of the values that later commands of the connection read and write, as
  * tierce_session_hint gives it for the chunks of a session. A value that expires has the hint TTL
  * by itself (tierce__object_use).
  */
-
-#define SOON_S 60 /* TIERCE_HINT_SOON: within a minute */
 
 static void become(struct tierce__resp_session *s, enum tierce_hint hint)
 {
@@ -50,7 +50,7 @@ static void run_returns_in(struct tierce__resp_session *s)
 {
     int64_t seconds;
     if (read_seconds(s, &seconds))
-        become(s, seconds <= SOON_S ? TIERCE_HINT_SOON : TIERCE_HINT_LATER);
+        become(s, seconds <= TIERCE__SOON_S ? TIERCE_HINT_SOON : TIERCE_HINT_LATER);
 }
 
 static void run_ttl(struct tierce__resp_session *s)
