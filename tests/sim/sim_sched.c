@@ -3,6 +3,7 @@
 #include "base/mix.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -43,6 +44,7 @@ struct mutex {
 _Static_assert(sizeof(struct mutex) <= sizeof(int) * 2, "lies before the members of destroy");
 
 static struct thread threads[THREADS_MAX];
+static size_t thread_count; /* the others have always been free */
 static struct thread *self; /* whose turn it is; NULL: there is no simulation */
 static uint64_t random_state, now_ns, stolen_ns, switches, digest;
 static unsigned uninterrupted; /* calls that must not lose their turn */
@@ -156,7 +158,7 @@ static void fail(const char *why)
     static const char *const names[] = {"free",  "runs",   "mutex", "signal",
                                         "sleep", "awaits", "joins", "ended"};
     fprintf(stderr, "the simulation ends at %.6f s: %s\n", (double)now_ns / 1e9, why);
-    for (size_t i = 0; i < THREADS_MAX; i++)
+    for (size_t i = 0; i < thread_count; i++)
         if (threads[i].state != FREE)
             fprintf(stderr, "  thread %zu%s: %s %p\n", i, &threads[i] == self ? " (its turn)" : "",
                     names[threads[i].state], threads[i].what);
@@ -170,7 +172,7 @@ static uint64_t first_deadline(void)
     for (size_t i = 0; i < SIM_HOSTS; i++)
         if (stalled_ns[i] > now_ns && stalled_ns[i] < first)
             first = stalled_ns[i];
-    for (size_t i = 0; i < THREADS_MAX; i++) {
+    for (size_t i = 0; i < thread_count; i++) {
         const struct thread *t = &threads[i];
         bool has_deadline =
             t->state == SLEEPS || t->state == AWAITS || t->state == WAITS_FOR_SIGNAL;
@@ -183,7 +185,7 @@ static uint64_t first_deadline(void)
 /* Waits for a signal that have expired become waits for the mutex, which `arg` holds. */
 static void expire(void)
 {
-    for (size_t i = 0; i < THREADS_MAX; i++) {
+    for (size_t i = 0; i < thread_count; i++) {
         struct thread *t = &threads[i];
         if (t->state != WAITS_FOR_SIGNAL || t->until_ns > now_ns)
             continue;
@@ -214,7 +216,7 @@ static struct thread *choose(void)
     }
     for (;;) {
         expire();
-        for (size_t i = 0; i < THREADS_MAX; i++)
+        for (size_t i = 0; i < thread_count; i++)
             if (may_run(&threads[i]))
                 ready[count++] = &threads[i];
         if (count > 0 && demotion_rate == 0)
@@ -265,6 +267,7 @@ void sim_start(uint64_t seed)
     static const uint64_t demotions[] = {0, 0, 20, 200};
     random_state = seed;
     now_ns = 1000000000u;
+    thread_count = 1;
     self = &threads[0];
     *self = (struct thread){.state = RUNS, .id = pthread_self()};
     __real_sem_init(&self->turn, 0, 0);
@@ -273,6 +276,10 @@ void sim_start(uint64_t seed)
     CPU_ZERO(&here);
     CPU_SET((size_t)sched_getcpu(), &here);
     (void)sched_setaffinity(0, sizeof(here), &here);
+    /* Memory of an engine that has ended is that of the next one, without a call of the system. */
+    (void)mallopt(M_ARENA_MAX, 1);
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
     switch_rate = rates[sim_below(4)];
     demotion_rate = demotions[sim_below(4)];
     self->priority = sim_below(PRIORITIES);
@@ -281,7 +288,7 @@ void sim_start(uint64_t seed)
 
 void sim_stop(void)
 {
-    for (size_t i = 0; i < THREADS_MAX; i++)
+    for (size_t i = 0; i < thread_count; i++)
         if (&threads[i] != self && threads[i].state != FREE &&
             !(threads[i].state == ENDED && threads[i].is_detached))
             fail("a thread is left");
@@ -381,7 +388,7 @@ static bool has_left(const struct thread *t)
 /* The system may have given the number of a detached thread that has ended to another. */
 static struct thread *find_thread(pthread_t id)
 {
-    for (size_t i = 0; i < THREADS_MAX; i++)
+    for (size_t i = 0; i < thread_count; i++)
         if (threads[i].state != FREE && !has_left(&threads[i]) &&
             pthread_equal(threads[i].id, id) != 0)
             return &threads[i];
@@ -413,11 +420,13 @@ int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*ru
     if (self == NULL)
         return __real_pthread_create(out, attr, run, arg);
     struct thread *t = NULL;
-    for (size_t i = 0; i < THREADS_MAX && t == NULL; i++) {
+    for (size_t i = 0; i < thread_count && t == NULL; i++) {
         if (has_left(&threads[i]))
             forget(&threads[i]);
         t = threads[i].state == FREE ? &threads[i] : NULL;
     }
+    if (t == NULL && thread_count < THREADS_MAX)
+        t = &threads[thread_count++];
     int detached = PTHREAD_CREATE_JOINABLE;
     if (t == NULL)
         return EAGAIN;
@@ -572,7 +581,7 @@ static void wake(const pthread_cond_t *cond, size_t most)
     for (; most > 0; most--) {
         struct thread *waiting[THREADS_MAX];
         size_t count = 0;
-        for (size_t i = 0; i < THREADS_MAX; i++)
+        for (size_t i = 0; i < thread_count; i++)
             if (threads[i].state == WAITS_FOR_SIGNAL && threads[i].what == cond)
                 waiting[count++] = &threads[i];
         if (count == 0)

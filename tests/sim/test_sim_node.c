@@ -18,12 +18,12 @@
 #include "check_main.h"
 #include "node_harness.h"
 #include "sim_lives.h"
+#include "sim_seeds.h"
 #include "sim_sockets.h"
-#include "test_random.h"
 
 #include <sys/stat.h>
 
-enum { RUNS = 100, TURNS = 12, NODE_HOST = 1 };
+enum { RUNS = 100, LONG_RUNS = 20000, TURNS = 12, NODE_HOST = 1 };
 
 /* Seeds that have failed: each found a flush that returned up to 100 ms late. */
 static const uint64_t corpus[] = {162, 290};
@@ -389,15 +389,10 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    int first = 1, count = (int)(TEST_ROUNDS(RUNS) * test_scale());
-    size_t known = sizeof(corpus) / sizeof(corpus[0]);
-    if (argc >= 3 && strcmp(argv[1], "--seed") == 0) {
-        first = (int)strtoul(argv[2], NULL, 10);
-        count = argc >= 4 ? (int)strtoul(argv[3], NULL, 10) : 1;
-        prints = count == 1;
-        known = 0;
-    }
+    struct sim_seeds drawn = sim_seeds(argc, argv, RUNS, LONG_RUNS);
+    int known = drawn.are_given ? 0 : (int)(sizeof(corpus) / sizeof(corpus[0]));
+    prints = drawn.is_one;
     return CHECK_RUN("sim_node", .seconds = 60,
-                     .loops = {{seeds, first, first + count},
-                               {known > 0 ? seeds_that_have_failed : NULL, 0, (int)known}});
+                     .loops = {{seeds, drawn.first, drawn.end},
+                               {known > 0 ? seeds_that_have_failed : NULL, 0, known}});
 }

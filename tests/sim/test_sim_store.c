@@ -16,9 +16,9 @@
 #include "base/alloc.h"
 #include "check_main.h"
 #include "sim_lives.h"
-#include "test_random.h"
+#include "sim_seeds.h"
 
-enum { RUNS = 200 };
+enum { RUNS = 200, LONG_RUNS = 60000 };
 
 /* Seeds that have failed. A change of the code makes other runs of them, so the error that a seed
  * has found also has a test of its own. 167 found that a load used pinned chunks that a clear had
@@ -131,16 +131,11 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    int first = 1, count = (int)(TEST_ROUNDS(RUNS) * test_scale());
-    size_t known = sizeof(corpus) / sizeof(corpus[0]);
-    if (argc >= 3 && strcmp(argv[1], "--seed") == 0) {
-        first = (int)strtoul(argv[2], NULL, 10);
-        count = argc >= 4 ? (int)strtoul(argv[3], NULL, 10) : 1;
-        known = 0;
-        prints = count == 1;
-    }
+    struct sim_seeds drawn = sim_seeds(argc, argv, RUNS, LONG_RUNS);
+    int known = drawn.are_given ? 0 : (int)(sizeof(corpus) / sizeof(corpus[0]));
+    prints = drawn.is_one;
     return CHECK_RUN("sim_store", .seconds = 60,
-                     .loops = {{seeds, first, first + count},
-                               {known > 0 ? seeds_that_have_failed : NULL, 0, (int)known}},
-                     .tests = {known > 0 ? a_seed_repeats_its_run : NULL});
+                     .loops = {{seeds, drawn.first, drawn.end},
+                               {known > 0 ? seeds_that_have_failed : NULL, 0, known}},
+                     .tests = {drawn.are_given ? NULL : a_seed_repeats_its_run});
 }
