@@ -26,7 +26,7 @@
 enum { RUNS = 100, LONG_RUNS = 20000, TURNS = 12, NODE_HOST = 1 };
 
 /* Seeds that have failed: each found a flush that returned up to 100 ms late. */
-static const uint64_t corpus[] = {162, 290};
+static const uint64_t corpus[] = {162, 290, 100390, 101547};
 
 SIM_WRAPS(int, tierce__node_http_start, struct tierce__server **out, struct tierce__node *n,
           uint16_t port, char why[TIERCE_CONFIG_ERROR_BYTES]);

@@ -399,7 +399,7 @@ static int answer_group_store_begin(struct tierce__native_call *call)
 static int answer_store_end(struct tierce__native_call *call)
 {
     const struct tierce__native_store_end *ask = &call->ask.store_end;
-    bool later; /* no store is busy */
+    bool later; /* a push is being added to it, or it expires: either ends it */
     struct tierce__native_open *open =
         tierce__native_take(call->client, TIERCE__NATIVE_STORES, ask->store, &later);
     if (open == NULL)

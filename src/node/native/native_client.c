@@ -562,25 +562,39 @@ static struct tierce__native_held_load *take_late_load(struct tierce__native_cli
     return late;
 }
 
-/* Aborts the stores that are late; their spaces stay. The lock keeps them from ending meanwhile. */
-static void expire_stores(struct tierce__native_client *client, uint64_t now_ns)
+/* One store that is late, marked as busy; or NULL. */
+static struct tierce__native_held_store *late_store(struct tierce__native_client *client,
+                                                    uint64_t now_ns)
 {
-    struct tierce__node *node = client->native->node;
+    struct tierce__native_held_store *late = NULL;
     tierce__lock_take(&client->lock);
     TIERCE__LIST_FOR_EACH (it, &client->lists[TIERCE__NATIVE_STORES]) {
         struct tierce__native_open *open =
             TIERCE__CONTAINER_OF(it, struct tierce__native_open, node);
         struct tierce__native_held_store *store =
             TIERCE__CONTAINER_OF(open, struct tierce__native_held_store, open);
-        if (open->busy || store->late || open->deadline_ns > now_ns)
-            continue;
-        store->late = true;
+        if (!open->busy && !store->late && open->deadline_ns <= now_ns)
+            late = store;
+    }
+    if (late != NULL)
+        late->late = late->open.busy = true;
+    tierce__lock_drop(&client->lock);
+    return late;
+}
+
+/* Aborts the stores that are late, without a lock: stores of others that waited for them go on in
+ * this thread, and do I/O. Their spaces stay with the client, which may still write to them. */
+static void expire_stores(struct tierce__native_client *client, uint64_t now_ns)
+{
+    struct tierce__native_held_store *store;
+    while ((store = late_store(client, now_ns)) != NULL) {
         tierce__share_give_up(&store->share);
-        tierce__node_count(node, TIERCE__NODE_native_stores_expired, 1);
+        tierce__node_count(client->native->node, TIERCE__NODE_native_stores_expired, 1);
         tierce__log(TIERCE_LOG_WARN, "native_store_expired", "pid=%llu bytes=%llu",
                     (unsigned long long)client->pid, (unsigned long long)store->bytes);
+        if (!tierce__native_put(client, &store->open))
+            (void)tierce__native_end_store(client, store, false);
     }
-    tierce__lock_drop(&client->lock);
 }
 
 static void expire_client(struct tierce__native_client *client, uint64_t now_ns)

@@ -245,7 +245,9 @@ static int add_store(struct tierce__native_call *call, struct tierce__push *push
     if (open != NULL) {
         struct tierce__native_held_store *store =
             TIERCE__CONTAINER_OF(open, struct tierce__native_held_store, open);
-        rc = tierce__push_reserved(push, view->shared->view, store->share.reservation);
+        rc = store->late
+                 ? TIERCE_E_MISS
+                 : tierce__push_reserved(push, view->shared->view, store->share.reservation);
         if (!tierce__native_put(call->client, open))
             (void)tierce__native_end_store(call->client, store, false);
     }

@@ -49,6 +49,34 @@ START_TEST(what_is_late_is_given_up)
 }
 END_TEST
 
+/* A store that has ended waits for its prefix, which another client stores. It ends with that one.
+ */
+START_TEST(who_waits_for_what_is_late_goes_on)
+{
+    union tierce__native_answer say;
+    start(1, (char *const[]){(char *)"--timeout.pin=1s"});
+    struct tierce_chain *prefix = fx_chain(&fx, 1, BLOCKS / CHUNKS + 1, 0);
+    native_open(&a, path);
+    native_open(&b, path);
+    ck_assert_int_eq(native_store_begin(&a, &say, prefix, 1, 0), 0);
+    uint64_t late = say.store_begin.store;
+    ck_assert_int_eq(native_store_begin(&b, &say, chain, 2, 0), 0);
+    ck_assert_int_eq(native_store_end(&b, say.store_begin.store, true, NULL), 0);
+    ck_assert_uint_eq(check_found(chain), 0);
+    int64_t stored = 0; /* as soon as nobody stores these chunks any more */
+    for (int i = 0; i < 3000 && stored == 0; i++, pause_ms(10))
+        stored = fx_store(&fx, chain, BLOCKS, fx_ids, true);
+    ck_assert_int_eq(stored, BLOCKS);
+    ck_assert_int_eq(native_store_end(&a, late, true, NULL), TIERCE__NATIVE_UNKNOWN);
+    tierce_chain_destroy(prefix);
+    native_close(&a, true);
+    native_close(&b, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
 static void wait_for_connections(uint64_t connections)
 {
     WAIT_FOR(stats().connections == connections);
@@ -670,10 +698,10 @@ START_TEST(tokens_are_checked)
 END_TEST
 
 CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
-           .tests = {what_is_late_is_given_up, tokens_are_checked, hints_are_checked,
-                     what_nobody_hears_of_is_ended, pushes_of_a_client_leave_room,
-                     a_push_without_a_place_is_rejected, layers_are_told_within_the_part_of_a_store,
-                     a_forgotten_push_is_ended, a_client_has_limits,
-                     a_session_that_pins_nothing_takes_no_place,
+           .tests = {what_is_late_is_given_up, who_waits_for_what_is_late_goes_on,
+                     tokens_are_checked, hints_are_checked, what_nobody_hears_of_is_ended,
+                     pushes_of_a_client_leave_room, a_push_without_a_place_is_rejected,
+                     layers_are_told_within_the_part_of_a_store, a_forgotten_push_is_ended,
+                     a_client_has_limits, a_session_that_pins_nothing_takes_no_place,
                      chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
            .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})
