@@ -375,8 +375,8 @@ START_TEST(touches_arrive)
     put(2, 3);
     put(3, 3);
     int64_t keys[] = {1, 99, 2};
-    space->ops->touch(space, keys, 3, now);
-    space->ops->touch(space, keys, 2, now - 50);
+    space->ops->touch(space, keys, 3, &(struct tierce__record_use){now, 1, 0});
+    space->ops->touch(space, keys, 2, &(struct tierce__record_use){now - 50, 1, 0});
     /* They may be kept back, but not for longer than the store is open. */
     if (factory->is_durable) {
         close_store();
@@ -392,13 +392,60 @@ START_TEST(touches_arrive)
     check(3, 3);
     check_none(99);
     int64_t old = 3;
-    space->ops->touch(space, &old, 1, 5);
+    space->ops->touch(space, &old, 1, &(struct tierce__record_use){5, 1, 0});
     if (factory->is_durable) {
         close_store();
         open_store();
     }
     ck_assert(get(space, 3, &record));
     ck_assert_int_eq(record.used_us, 1700000000000003);
+}
+END_TEST
+
+static void check_hint(int64_t key, uint16_t hint)
+{
+    struct tierce__record record;
+    if (factory->is_durable) {
+        close_store();
+        open_store();
+    }
+    ck_assert(get(space, key, &record));
+    ck_assert_uint_eq(record.hint, hint);
+}
+
+START_TEST(hints_arrive)
+{
+    const int64_t now = 1800000000000000, key = 1;
+    const uint16_t closed = tierce__hint_make(TIERCE__HINT_CLOSED, 0);
+    const uint16_t ttl = tierce__hint_make(TIERCE__HINT_TTL, 600);
+    struct test_record wanted;
+    struct tierce__meta_put hinted = {.key = 2, .record = *test_record(&wanted, 2, 3)};
+    hinted.record.hint = ttl;
+    put(1, 3);
+    ck_assert_int_eq(
+        space->ops->write(space, &(struct tierce__meta_batch){.puts = &hinted, .put_count = 1}), 0);
+    check_hint(2, ttl);
+    space->ops->touch(space, &key, 1, &(struct tierce__record_use){now, 1, closed});
+    check_hint(1, closed);
+    space->ops->touch(space, &hinted.key, 1, &(struct tierce__record_use){now, 1, 0});
+    check_hint(2, 0);
+    /* A hint without a use, also of a key that is not there. */
+    const int64_t keys[] = {99, 1, 2};
+    space->ops->touch(space, keys, 3, &(struct tierce__record_use){.hint = ttl});
+    check_hint(1, ttl);
+    check_hint(2, ttl);
+    struct tierce__record record;
+    ck_assert(get(space, 1, &record));
+    ck_assert_int_eq(record.used_us, now);
+    ck_assert_uint_eq(record.uses, 3 + 1);
+    check_none(99);
+    /* Uses that wait together: the hint of the latest counts. */
+    space->ops->touch(space, &key, 1, &(struct tierce__record_use){now + 9, 1, closed});
+    space->ops->touch(space, &key, 1, &(struct tierce__record_use){now + 8, 1, 0});
+    check_hint(1, closed);
+    space->ops->touch(space, &key, 1, &(struct tierce__record_use){now + 10, 1, closed});
+    space->ops->touch(space, &key, 1, &(struct tierce__record_use){now + 11, 1, 0});
+    check_hint(1, 0);
 }
 END_TEST
 
@@ -553,10 +600,12 @@ static void *work(void *arg)
                 continue;
             records[k].used_us = 1700000000000000 + records[k].locations[0].places[0].slot;
             records[k].uses = records[k].locations[0].places[0].slot;
-            ck_assert(
-                test_records_equal(&records[k], test_record(&wanted, keys[k], records[k].uses)));
+            test_record(&wanted, keys[k], records[k].uses);
+            records[k].hint = wanted.record.hint;
+            ck_assert(test_records_equal(&records[k], &wanted.record));
         }
-        thread->space->ops->touch(thread->space, keys, 30, 1800000000000000);
+        thread->space->ops->touch(thread->space, keys, 30,
+                                  &(struct tierce__record_use){1800000000000000, 1, 0});
         uint64_t cursor = 0;
         size_t count;
         ck_assert_int_eq(thread->space->ops->scan(thread->space, &cursor, 30, keys, &count), 0);
@@ -599,6 +648,7 @@ Suite *meta_conformance(const struct meta_factory *of)
     tcase_add_test(tcase, notes_hold_any_bytes);
     tcase_add_test(tcase, a_wrong_kind_changes_nothing);
     tcase_add_test(tcase, touches_arrive);
+    tcase_add_test(tcase, hints_arrive);
     tcase_add_test(tcase, a_scan_sees_what_stays_once);
     tcase_add_test(tcase, a_scan_of_nothing_ends);
     tcase_add_test(tcase, samples_are_even);

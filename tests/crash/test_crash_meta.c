@@ -107,7 +107,8 @@ static void one_call(void)
         _exit(3);
     memcpy(model->is, model->next, sizeof(model->is));
     model->done = model->begun;
-    tierce__meta_index_touch(lookup, keys, count, 1700000000000000);
+    tierce__meta_index_touch(lookup, keys, count,
+                             &(struct tierce__record_use){1700000000000000, 1, 0});
     tierce__arena_clear(&arena);
 }
 

@@ -286,6 +286,8 @@ def manager_http():
         say("http", "/api/startWriteCache", {"instance_id": "i", "block_keys": [1, 2, 3], "write_timeout_seconds": 30})
         say("http", "/api/finishWriteCache", {"instance_id": "i", "write_session_id": "none", "success_blocks": {"offset": 1}})
         say("http", "/api/renewWriteCache", {"instance_id": "i", "write_session_id": "none"})
+        say("http", "/api/hintCache", {**one, "hint": {"session": "closed"}})
+        say("http", "/api/hintCache", {**one, "hint": {"session": "over"}})
         say("http", "/api/reportCache", {"instance_id": "i", "reports": [
             {"block_key": 1, "location_spec_name": "tp0", "uri": "file://nfs_01/none", "reason": "RR_DAMAGED"}]})
         for query in ("QT_PREFIX_MATCH", "QT_BATCH_GET"):

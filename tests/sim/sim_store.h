@@ -138,10 +138,10 @@ static int sim_write(struct tierce__meta_space *space, const struct tierce__meta
 }
 
 static void sim_touch(struct tierce__meta_space *space, const int64_t *keys, size_t count,
-                      int64_t now_us)
+                      const struct tierce__record_use *use)
 {
     if (!sim_is_fenced(space))
-        sim_inner(space)->ops->touch(sim_inner(space), keys, count, now_us);
+        sim_inner(space)->ops->touch(sim_inner(space), keys, count, use);
 }
 
 static int sim_scan(struct tierce__meta_space *space, uint64_t *cursor, size_t limit, int64_t *keys,

@@ -88,7 +88,7 @@ static void use(const struct tierce__meta_store_ops *ops, const char *uri)
         ck_assert(one == 0 || one == -ENOMEM);
         one = tierce__meta_index_get(lookup, keys, KEYS, &arena, records, found);
         ck_assert(one == 0 || one == -ENOMEM);
-        tierce__meta_index_touch(lookup, keys, KEYS, 1);
+        tierce__meta_index_touch(lookup, keys, KEYS, &(struct tierce__record_use){1, 1, 0});
         one = ops->sample(space, &random, 10, keys, &count);
         ck_assert(one == 0 || one == -ENOMEM);
         one = ops->scan(space, &cursor, 10, keys, &count);

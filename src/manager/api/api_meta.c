@@ -79,6 +79,49 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
     return true;
 }
 
+/* The kind of a hint by the order of precedence in meta_service.proto. */
+static enum tierce__policy_hint kind_of(const Meta__SessionHint *hint)
+{
+    if (strcmp(hint->session, "closed") == 0)
+        return TIERCE__HINT_CLOSED;
+    if (hint->returns_in_s > 0)
+        return hint->returns_in_s <= TIERCE__HINT_SOON_S ? TIERCE__HINT_SOON : TIERCE__HINT_LATER;
+    if (hint->session[0] != '\0')
+        return TIERCE__HINT_OPEN;
+    return hint->ttl_s > 0 ? TIERCE__HINT_TTL : TIERCE__HINT_NONE;
+}
+
+static bool is_time(int64_t seconds)
+{
+    return seconds >= 0 && seconds <= TIERCE__TTL_S_MAX;
+}
+
+/* *out: 0 for none. False: the reply is set. */
+static bool read_hint(struct tierce__api_call *api, const Meta__SessionHint *hint, uint16_t *out)
+{
+    *out = 0;
+    if (hint == NULL)
+        return true;
+    if (hint->session[0] != '\0' && strcmp(hint->session, "open") != 0 &&
+        strcmp(hint->session, "closed") != 0) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "hint.session is %.40s; accepted are open, closed and an empty text",
+                        hint->session);
+        return false;
+    }
+    if (!is_time(hint->ttl_s) || !is_time(hint->returns_in_s)) {
+        bool is_ttl = !is_time(hint->ttl_s);
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "hint.%s is %lld; accepted are 1 to %lld seconds, and 0 for none",
+                        is_ttl ? "ttl_s" : "returns_in_s",
+                        (long long)(is_ttl ? hint->ttl_s : hint->returns_in_s),
+                        (long long)TIERCE__TTL_S_MAX);
+        return false;
+    }
+    *out = tierce__hint_make(kind_of(hint), hint->ttl_s);
+    return true;
+}
+
 /* ---- registering ----------------------------------------------------------------------------- */
 
 bool tierce__api_put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
@@ -247,7 +290,8 @@ static void get_cache_location(struct tierce__api_call *api)
     struct tierce__got got;
     struct keys keys;
     if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
-                   request->token_ids, request->n_token_ids, &keys))
+                   request->token_ids, request->n_token_ids, &keys) ||
+        !read_hint(api, request->hint, &get.hint))
         return;
     get.keys = keys.keys;
     get.count = keys.count;
@@ -380,13 +424,15 @@ static void start_write_cache(struct tierce__api_call *api)
     Meta__StartWriteCacheResponse *reply = (Meta__StartWriteCacheResponse *)api->reply;
     struct tierce__started started;
     struct keys keys;
+    uint16_t hint;
     if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
                    request->token_ids, request->n_token_ids, &keys))
         return;
     if (!is_for_each_key(api, request, request->n_location_spec_group_names,
                          "location_spec_group_names", "name", -EINVAL) ||
         !is_for_each_key(api, request, request->n_block_sizes, "block_sizes", "number",
-                         TIERCE_E_ARGUMENT))
+                         TIERCE_E_ARGUMENT) ||
+        !read_hint(api, request->hint, &hint))
         return;
     struct tierce__write_request write = {
         .instance_id = request->instance_id,
@@ -398,6 +444,7 @@ static void start_write_cache(struct tierce__api_call *api)
         .sizes = request->n_block_sizes > 0 ? request->block_sizes : NULL,
         .timeout_s = request->write_timeout_seconds,
         .ttl_s = request->ttl_seconds,
+        .hint = hint,
         .host_id = host_of(api, request->node_host),
         .generation = request->generation > 0 ? (uint64_t)request->generation : 0,
     };
@@ -427,7 +474,7 @@ static void start_write_cache(struct tierce__api_call *api)
 /* The sums in the URIs of `locations`, which are in the order of the session's blocks. Other texts
  * there are ignored, as by KVCM. Errors: TIERCE_E_ARGUMENT, -ENOMEM. */
 static int read_sums(struct tierce__api_call *api, const Meta__FinishWriteCacheRequest *request,
-                     struct tierce__written_sum **out, size_t *count)
+                     const struct tierce__written_sum **out, size_t *count)
 {
     size_t room = 1;
     for (size_t i = 0; i < request->n_locations; i++)
@@ -467,15 +514,16 @@ static void finish_write_cache(struct tierce__api_call *api)
                                                                           : "success_blocks");
         return;
     }
-    struct tierce__written_sum *sums = NULL;
-    size_t sum_count = 0;
+    struct tierce__written_notes notes = {0};
+    if (!read_hint(api, request->hint, &notes.hint))
+        return;
     int rc = tierce__api_read_mask(api, request->success_blocks, &written);
     if (rc == 0)
-        rc = read_sums(api, request, &sums, &sum_count);
+        rc = read_sums(api, request, &notes.sums, &notes.sum_count);
     if (rc == 0)
-        rc = tierce__locator_finish_write_summed(api->manager->locator, request->instance_id,
-                                                 request->write_session_id, &written, sums,
-                                                 sum_count, api->why);
+        rc = tierce__locator_finish_write_noted(api->manager->locator, request->instance_id,
+                                                request->write_session_id, &written, &notes,
+                                                api->why);
     if (rc < 0) {
         tierce__api_fail(api, rc, "finish write cache");
         return;
@@ -505,6 +553,24 @@ static void renew_write_cache(struct tierce__api_call *api)
         tierce__api_say(api, codes[renewed.end], "%s", api->why);
     else
         tierce__api_end(api, rc, "renew write cache", "Write cache session renewed successfully");
+}
+
+static void hint_cache(struct tierce__api_call *api)
+{
+    const Meta__HintCacheRequest *request = (const Meta__HintCacheRequest *)api->request;
+    struct keys keys;
+    uint16_t hint;
+    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
+                   request->token_ids, request->n_token_ids, &keys) ||
+        !read_hint(api, request->hint, &hint))
+        return;
+    if (hint == 0) {
+        tierce__api_invalid(api, "hint");
+        return;
+    }
+    int rc = tierce__locator_hint(api->manager->locator, request->instance_id, keys.keys,
+                                  keys.count, hint, api->why);
+    tierce__api_end(api, rc, "hint cache", "Hint stored successfully");
 }
 
 static void remove_cache(struct tierce__api_call *api)
@@ -605,4 +671,5 @@ const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {
                                             TIERCE__API_NEVER_WAITS,
                                             {"instance_id", "write_session_id"}},
     [TIERCE__RPC_meta_report_cache] = {report_cache, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_meta_hint_cache] = {hint_cache, TIERCE__API_WAITS_AS_INSTANCE},
 };

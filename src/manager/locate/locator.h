@@ -157,6 +157,7 @@ struct tierce__get_request {
      * a hit. TIERCE_E_ARGUMENT: the instance does not have such a spec. */
     const char *const *spec_names;
     size_t spec_name_count;
+    uint16_t hint; /* of the blocks that are returned (hint.h); 0: none */
     /* For instances with string keys: the keys' texts, which must equal the stored ones. Else
      * NULL. */
     const char *const *key_texts;
@@ -188,6 +189,7 @@ struct tierce__write_request {
     const int64_t *sizes; /* [count] or NULL: bytes of a key in each of its specs; 0: the specs' */
     int64_t timeout_s;    /* 0: the session ends at once; at most TIERCE__WRITE_TIMEOUT_S_MAX */
     int64_t ttl_s;        /* time to live of the blocks after the session's end; 0: none */
+    uint16_t hint;        /* of the blocks (hint.h); 0: none. The next leader forgets it */
     const char *const *key_texts;
     const char *host_id; /* the client's host, for nodes of pools; or NULL */
     uint64_t generation; /* that the client knows (tierce__locator_generation); 0: none */
@@ -228,14 +230,27 @@ struct tierce__written_sum {
     uint8_t sum[TIERCE__PLACE_SUM_BYTES]; /* not all 0 */
 };
 
-/* The same, and the records keep the sums: the URIs in answers have them as `sum`. A sum of a key
- * or spec that the session does not write is TIERCE_E_ARGUMENT, and the session is unchanged. */
-TIERCE_MUSTUSE int tierce__locator_finish_write_summed(struct tierce__locator *locator,
-                                                       const char *instance_id, const char *session,
-                                                       const struct tierce__mask *written,
-                                                       const struct tierce__written_sum *sums,
-                                                       size_t sum_count,
-                                                       char why[TIERCE__WHY_BYTES]);
+/* The writer's statements about the blocks of a session. */
+struct tierce__written_notes {
+    const struct tierce__written_sum *sums;
+    size_t sum_count;
+    uint16_t hint; /* replaces that of the request; 0: it stays */
+};
+
+/* The same, and the records keep the sums and the hint: the URIs in answers have a sum as `sum`. A
+ * sum of a key or spec that the session does not write is TIERCE_E_ARGUMENT, and the session is
+ * unchanged. */
+TIERCE_MUSTUSE int tierce__locator_finish_write_noted(struct tierce__locator *locator,
+                                                      const char *instance_id, const char *session,
+                                                      const struct tierce__mask *written,
+                                                      const struct tierce__written_notes *notes,
+                                                      char why[TIERCE__WHY_BYTES]);
+
+/* Gives blocks a hint without using them; unknown keys are ignored. The hint may be lost, as a use
+ * may be (meta_store.h). */
+TIERCE_MUSTUSE int tierce__locator_hint(struct tierce__locator *locator, const char *instance_id,
+                                        const int64_t *keys, size_t count, uint16_t hint,
+                                        char why[TIERCE__WHY_BYTES]);
 
 struct tierce__ending_request {
     const char *instance_id, *session;

@@ -90,6 +90,7 @@ static enum tierce__meta_action put_block(struct finishing *f, size_t i, int64_t
     record->location_count = (uint16_t)(had + 1);
     record->used_us = f->now_us;
     record->stored_us = f->now_us;
+    record->hint = f->session->hint;
     if (f->session->ttl_us > 0)
         record->expires_us = f->now_us + f->session->ttl_us;
     f->expires_us[f->served[i]] = record->expires_us;
@@ -676,12 +677,12 @@ static struct tierce__spec_place *place_of(const struct tierce__live *live,
 }
 
 /* The session is marked busy by this call. */
-static int take_sums(struct tierce__live *live, struct tierce__write_session *session,
-                     const struct tierce__written_sum *sums, size_t count,
-                     char why[TIERCE__WHY_BYTES])
+static int take_notes(struct tierce__live *live, struct tierce__write_session *session,
+                      const struct tierce__written_notes *notes, char why[TIERCE__WHY_BYTES])
 {
+    const struct tierce__written_sum *sums = notes->sums;
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < notes->sum_count; i++) {
         if (place_of(live, session, &sums[i]) == NULL)
             return tierce__why(why, TIERCE_E_ARGUMENT,
                                "locations has a sum of block %zu, spec %.64s, which the session "
@@ -689,8 +690,10 @@ static int take_sums(struct tierce__live *live, struct tierce__write_session *se
                                sums[i].key, sums[i].spec);
     }
     tierce__lock_take(&live->lock);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < notes->sum_count; i++)
         memcpy(place_of(live, session, &sums[i])->sum, sums[i].sum, TIERCE__PLACE_SUM_BYTES);
+    if (notes->hint != 0)
+        session->hint = notes->hint;
     tierce__lock_drop(&live->lock);
     return 0;
 }
@@ -699,15 +702,15 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
                                  const char *session_id, const struct tierce__mask *written_mask,
                                  char why[TIERCE__WHY_BYTES])
 {
-    return tierce__locator_finish_write_summed(locator, instance_id, session_id, written_mask, NULL,
-                                               0, why);
+    return tierce__locator_finish_write_noted(locator, instance_id, session_id, written_mask,
+                                              &(struct tierce__written_notes){0}, why);
 }
 
-int tierce__locator_finish_write_summed(struct tierce__locator *locator, const char *instance_id,
-                                        const char *session_id,
-                                        const struct tierce__mask *written_mask,
-                                        const struct tierce__written_sum *sums, size_t sum_count,
-                                        char why[TIERCE__WHY_BYTES])
+int tierce__locator_finish_write_noted(struct tierce__locator *locator, const char *instance_id,
+                                       const char *session_id,
+                                       const struct tierce__mask *written_mask,
+                                       const struct tierce__written_notes *notes,
+                                       char why[TIERCE__WHY_BYTES])
 {
     struct tierce__live *live;
     struct tierce__write_session *session = NULL;
@@ -721,7 +724,7 @@ int tierce__locator_finish_write_summed(struct tierce__locator *locator, const c
                  ? tierce__why(why, -ESRCH,
                                "session %.40s is a batch of moves; end it with FinishMoves",
                                session_id)
-                 : take_sums(live, session, sums, sum_count, why);
+                 : take_notes(live, session, notes, why);
         if (rc < 0)
             tierce__live_unfinish(live, session);
     }

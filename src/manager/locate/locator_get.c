@@ -363,8 +363,10 @@ static void refresh(struct getting *g, const struct tierce__got *got)
     }
     TIERCE_DASSERT(count <= g->request->count);
     if (count > 0)
-        tierce__meta_index_touch(g->live->index, used, count,
-                                 tierce__locator_now_us(g->live->locator));
+        tierce__meta_index_touch(
+            g->live->index, used, count,
+            &(struct tierce__record_use){tierce__locator_now_us(g->live->locator), 1,
+                                         g->request->hint});
 }
 
 int tierce__locator_get(struct tierce__locator *locator, const struct tierce__get_request *request,

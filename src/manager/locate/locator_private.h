@@ -308,6 +308,7 @@ struct tierce__write_session {
     enum tierce__move_reason reason; /* of is_move */
     uint16_t from;                   /* of is_move: the source's storage; 0: not known any more */
     int64_t ttl_us;                  /* time to live of its blocks from its end; 0: none */
+    uint16_t hint;                   /* of its blocks; 0: none. In memory only */
     uint64_t generation;             /* of the bytes that its client writes */
     size_t count;
     struct tierce__session_key *keys;

@@ -421,6 +421,7 @@ int tierce__starting_open(struct tierce__starting *s, struct tierce__started *ou
     s->session->due_us = now_us + s->session->timeout_us;
     s->session->last_us = now_us + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
     s->session->ttl_us = s->request->ttl_s * 1000000;
+    s->session->hint = s->request->hint;
     int span = tierce__span_open("locator:place");
     if (!empty) {
         rc = reserve_room(s, why);

@@ -224,15 +224,16 @@ void tierce__meta_cache_put(struct tierce__meta_cache *cache, int64_t key, uint6
 }
 
 void tierce__meta_cache_touch(struct tierce__meta_cache *cache, const int64_t *keys, size_t count,
-                              int64_t now_us)
+                              const struct tierce__record_use *use)
 {
     for (size_t i = 0; i < count; i++) {
         uint64_t mixed = tierce__meta_mix(keys[i]);
         struct cache_shard *shard = shard_of(cache, mixed);
         tierce__lock_take(&shard->latch);
         struct tierce__table_entry *entry = tierce__table_find(&shard->table, mixed);
+        struct tierce__record_use own = tierce__meta_use(use, i);
         if (entry != NULL && entry->bytes > 0)
-            tierce__record_touch(entry->data, entry->bytes, tierce__meta_touch_us(now_us, i), 1);
+            tierce__record_touch(entry->data, entry->bytes, &own);
         tierce__lock_drop(&shard->latch);
     }
 }

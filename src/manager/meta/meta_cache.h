@@ -40,7 +40,7 @@ void tierce__meta_cache_put(struct tierce__meta_cache *cache, int64_t key, uint6
 
 /* Records a use of those keys that are cached. */
 void tierce__meta_cache_touch(struct tierce__meta_cache *cache, const int64_t *keys, size_t count,
-                              int64_t now_us);
+                              const struct tierce__record_use *use);
 
 void tierce__meta_cache_invalidate(struct tierce__meta_cache *cache, int64_t key);
 

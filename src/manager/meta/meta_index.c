@@ -202,12 +202,12 @@ int tierce__meta_index_write_notes(struct tierce__meta_index *index,
 }
 
 void tierce__meta_index_touch(struct tierce__meta_index *index, const int64_t *keys, size_t count,
-                              int64_t now_us)
+                              const struct tierce__record_use *use)
 {
     int span = tierce__span_open("index:use");
-    index->space->ops->touch(index->space, keys, count, now_us);
+    index->space->ops->touch(index->space, keys, count, use);
     if (index->cache != NULL)
-        tierce__meta_cache_touch(index->cache, keys, count, now_us);
+        tierce__meta_cache_touch(index->cache, keys, count, use);
     tierce__span_close(span);
 }
 

@@ -109,7 +109,7 @@ TIERCE_MUSTUSE int tierce__meta_index_write_notes(struct tierce__meta_index *ind
                                                   size_t count);
 
 void tierce__meta_index_touch(struct tierce__meta_index *index, const int64_t *keys, size_t count,
-                              int64_t now_us);
+                              const struct tierce__record_use *use);
 
 struct tierce__meta_index_stats {
     uint64_t keys, bytes, bytes_by_type[16];

@@ -104,12 +104,12 @@ struct tierce__meta_store_ops {
      * errno: either the whole batch was written or nothing. */
     TIERCE_MUSTUSE int (*write)(struct tierce__meta_space *space,
                                 const struct tierce__meta_batch *batch);
-    /* Records a use of keys: raises used_us to now_us (less one microsecond per index, so that a
-     * prefix is newer than its suffix) and adds 1 to uses. Uses may be written some seconds later,
-     * and are lost if there are too many or the process dies. Unknown keys are ignored. Never
-     * blocks for long. */
+    /* Records a use of keys, or a hint alone (tierce__record_touch). The time of each key is one
+     * microsecond earlier than that of the key before it, so that a prefix is newer than its
+     * suffix. Uses may be written some seconds later, and are lost if there are too many or the
+     * process dies. Unknown keys are ignored. Never blocks for long. */
     void (*touch)(struct tierce__meta_space *space, const int64_t *keys, size_t count,
-                  int64_t now_us);
+                  const struct tierce__record_use *use);
     /* Reads up to `limit` keys from a cursor (0: the start; *cursor = 0 at the end), in the order
      * of tierce__meta_mix. A key that exists during the whole scan is returned exactly once. */
     TIERCE_MUSTUSE int (*scan)(struct tierce__meta_space *space, uint64_t *cursor, size_t limit,

@@ -26,10 +26,11 @@ TIERCE_MUSTUSE int tierce__meta_sample(struct tierce__meta_space *space,
 /* Returns whether every note of a batch has a valid kind. */
 bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch);
 
-/* The time of use of the i-th key in one touch. */
-static inline int64_t tierce__meta_touch_us(int64_t now_us, size_t i)
+/* The use of the i-th key in one touch. */
+static inline struct tierce__record_use tierce__meta_use(const struct tierce__record_use *use,
+                                                         size_t i)
 {
-    return now_us - (int64_t)i;
+    return (struct tierce__record_use){use->used_us - (int64_t)i, use->uses, use->hint};
 }
 
 #endif

@@ -15,7 +15,7 @@
 
 enum {
     PARTS = 16,
-    PART_ENTRIES_MAX = 3072, /* in all 1.2 MiB, and 1 MiB for finding them */
+    PART_ENTRIES_MAX = 3072, /* in all 1.6 MiB, and 1 MiB for finding them */
     FLUSHED_AT = 2048,
 };
 
@@ -42,6 +42,16 @@ static uint64_t hash_of(uint32_t space, int64_t key)
     return tierce__meta_mix(key) + tierce__spread(space);
 }
 
+/* Adds to uses of the same key that wait: as tierce__record_touch. */
+static void join(struct tierce__record_use *all, const struct tierce__record_use *use)
+{
+    all->uses += use->uses <= UINT32_MAX - all->uses ? use->uses : 0;
+    if (use->uses == 0 || all->used_us <= use->used_us)
+        all->hint = use->hint;
+    if (use->uses > 0 && all->used_us < use->used_us)
+        all->used_us = use->used_us;
+}
+
 /* false: no room. */
 static bool add(struct touch_part *part, uint64_t hash, const struct tierce__touch *touch)
 {
@@ -53,9 +63,7 @@ static bool add(struct touch_part *part, uint64_t hash, const struct tierce__tou
         TIERCE_DASSERT(it.number < n);
         if (entry->space != touch->space || entry->key != touch->key)
             continue;
-        entry->uses += entry->uses < UINT32_MAX;
-        if (entry->used_us < touch->used_us)
-            entry->used_us = touch->used_us;
+        join(&entry->use, &touch->use);
         return true;
     }
     if (n == PART_ENTRIES_MAX)
@@ -74,14 +82,14 @@ static void wake(struct tierce__touches *touches)
 }
 
 void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const int64_t *keys,
-                         size_t count, int64_t now_us)
+                         size_t count, const struct tierce__record_use *use)
 {
     _Static_assert(PARTS == 1 << 4, "the first four bits of a hash choose the part");
     bool is_full = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t hash = hash_of(space, keys[i]);
         struct touch_part *part = &touches->parts[hash >> 60];
-        struct tierce__touch touch = {space, 1, keys[i], tierce__meta_touch_us(now_us, i)};
+        struct tierce__touch touch = {space, keys[i], tierce__meta_use(use, i)};
         tierce__lock_take(&part->lock);
         size_t before = part->table.count;
         bool added = add(part, hash, &touch);

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "manager/meta/record.h"
+
 #include <tierce/status.h>
 
 /*
@@ -17,9 +19,8 @@
 
 struct tierce__touch {
     uint32_t space;
-    uint32_t uses;
     int64_t key;
-    int64_t used_us; /* the latest */
+    struct tierce__record_use use;
 };
 
 /* The interval of the parameter touch_ms. */
@@ -39,6 +40,6 @@ void tierce__touches_stop(struct tierce__touches *touches);
 
 /* As tierce__meta_store_ops.touch. */
 void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const int64_t *keys,
-                         size_t count, int64_t now_us);
+                         size_t count, const struct tierce__record_use *use);
 
 #endif

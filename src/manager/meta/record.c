@@ -17,7 +17,9 @@ enum {
     FLAG_SUMS = 8,
     FLAG_CHILD = 16,
     FLAG_GENERATION = 32,
-    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_SUMS | FLAG_CHILD | FLAG_GENERATION,
+    FLAG_HINT = 64,
+    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_SUMS | FLAG_CHILD | FLAG_GENERATION |
+            FLAG_HINT,
     AT_FLAGS = 1,
     AT_LOCATIONS = 2,
     AT_USES = 4,
@@ -28,6 +30,7 @@ enum {
     LOCATION_BYTES_MIN = TIERCE__LOCATION_ID_BYTES + 3,
     PLACE_BYTES_MIN = 4,
     VARINT_BYTES_MAX = 10,
+    USED_BITS = 64 - TIERCE__HINT_BITS, /* of a record with a hint: until the year 2112 */
 };
 
 /* ---- numbers of variable length ------------------------------------------------------------- */
@@ -48,6 +51,30 @@ static uint8_t *varint_write(uint8_t *out, uint64_t value)
     *out++ = (uint8_t)value;
     return out;
 }
+
+/* ---- the last use --------------------------------------------------------------------------- */
+
+/* Writes the time of the last use and its hint, which together take no more room than the time, so
+ * that a touch in place can set or remove a hint. */
+static void write_used(uint8_t *fixed, int64_t used_us, uint16_t hint)
+{
+    uint64_t used = (uint64_t)used_us;
+    bool has_hint = hint != 0 && used >> USED_BITS == 0;
+    TIERCE_DASSERT(tierce__hint_is_valid(hint));
+    fixed[AT_FLAGS] = (uint8_t)((fixed[AT_FLAGS] & ~FLAG_HINT) | (has_hint ? FLAG_HINT : 0));
+    tierce__store_le64(fixed + AT_USED, has_hint ? (uint64_t)hint << USED_BITS | used : used);
+}
+
+/* *hint is unchecked. */
+static int64_t read_used(const uint8_t *fixed, uint16_t *hint)
+{
+    uint64_t used = tierce__load_le64(fixed + AT_USED);
+    bool has_hint = (fixed[AT_FLAGS] & FLAG_HINT) != 0;
+    *hint = has_hint ? (uint16_t)(used >> USED_BITS) : 0;
+    return (int64_t)(has_hint ? used & ((UINT64_C(1) << USED_BITS) - 1) : used);
+}
+
+/* ---- the input ------------------------------------------------------------------------------ */
 
 /* The rest of the input; `bad` is sticky, and then the rest is empty. */
 struct record_reader {
@@ -190,7 +217,7 @@ void tierce__record_write(const struct tierce__record *record, void *out)
                                 (record->generation > 0 ? FLAG_GENERATION : 0));
     tierce__store_le16(bytes + AT_LOCATIONS, record->location_count);
     tierce__store_le32(bytes + AT_USES, record->uses);
-    tierce__store_le64(bytes + AT_USED, (uint64_t)record->used_us);
+    write_used(bytes, record->used_us, record->hint);
     tierce__store_le64(bytes + AT_STORED, (uint64_t)record->stored_us);
     tierce__store_le32(bytes + AT_CHILDREN, record->children);
     uint8_t *at = bytes + FIXED_BYTES;
@@ -328,7 +355,6 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
                                    .end = fixed + count,
                                    .has_sums = (fixed[AT_FLAGS] & FLAG_SUMS) != 0};
     struct tierce__record record = {
-        .used_us = (int64_t)tierce__load_le64(fixed + AT_USED),
         .stored_us = (int64_t)tierce__load_le64(fixed + AT_STORED),
         .uses = tierce__load_le32(fixed + AT_USES),
         .children = tierce__load_le32(fixed + AT_CHILDREN),
@@ -336,6 +362,9 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         .has_child = (fixed[AT_FLAGS] & FLAG_CHILD) != 0,
         .location_count = tierce__load_le16(fixed + AT_LOCATIONS),
     };
+    record.used_us = read_used(fixed, &record.hint);
+    if ((fixed[AT_FLAGS] & FLAG_HINT) != 0)
+        reader.bad = record.hint == 0 || !tierce__hint_is_valid(record.hint);
     if (record.has_parent)
         record.parent = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
     if ((fixed[AT_FLAGS] & FLAG_EXPIRES) != 0) {
@@ -363,15 +392,19 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
 
 /* ---- the record in its place ---------------------------------------------------------------- */
 
-void tierce__record_touch(void *bytes, size_t count, int64_t used_us, uint32_t uses)
+void tierce__record_touch(void *bytes, size_t count, const struct tierce__record_use *use)
 {
     uint8_t *fixed = (uint8_t *)bytes;
     if (count < FIXED_BYTES || fixed[0] != VERSION)
         return;
-    if ((int64_t)tierce__load_le64(fixed + AT_USED) < used_us)
-        tierce__store_le64(fixed + AT_USED, (uint64_t)used_us);
+    uint16_t hint;
+    int64_t used_us = read_used(fixed, &hint);
+    if (use->uses == 0)
+        write_used(fixed, used_us, use->hint);
+    else if (used_us <= use->used_us)
+        write_used(fixed, use->used_us, use->hint);
     uint32_t sum;
-    if (__builtin_add_overflow(tierce__load_le32(fixed + AT_USES), uses, &sum))
+    if (__builtin_add_overflow(tierce__load_le32(fixed + AT_USES), use->uses, &sum))
         sum = UINT32_MAX;
     tierce__store_le32(fixed + AT_USES, sum);
 }

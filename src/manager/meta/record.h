@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "manager/meta/hint.h"
+
 #include <tierce/status.h>
 
 /*
@@ -51,6 +53,8 @@ struct tierce__record {
     int64_t stored_us;  /* wall clock when it was stored */
     int64_t expires_us; /* its own expiry time; 0: none */
     uint32_t uses;
+    uint16_t hint;     /* that came with the last use (hint.h); 0: none. Lost if used_us is negative
+                          or has more than 52 bits */
     uint32_t children; /* blocks in the index that follow this one; meta_index.h counts them */
     bool has_parent;
     int64_t parent;
@@ -79,9 +83,16 @@ struct tierce__arena;
 TIERCE_MUSTUSE int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
                                        const void *bytes, size_t count);
 
-/* Records uses in the compact form in place: raises used_us and adds to the count. Invalid records
- * are not changed. */
-void tierce__record_touch(void *bytes, size_t count, int64_t used_us, uint32_t uses);
+/* Uses of a block, or with `uses` 0 a hint alone, whose used_us is ignored. */
+struct tierce__record_use {
+    int64_t used_us; /* the latest */
+    uint32_t uses;
+    uint16_t hint; /* of the latest */
+};
+
+/* Records uses in the compact form in place: raises used_us, adds to the count, and replaces the
+ * hint unless the record has a later use. Invalid records are not changed. */
+void tierce__record_touch(void *bytes, size_t count, const struct tierce__record_use *use);
 
 /* The bytes of all places of a record, and of one location. Sums may wrap: the maker of a record
  * keeps them below 2^63. */

@@ -96,7 +96,7 @@ static void look(struct thread *thread, struct tierce__arena *arena)
         wanted.record.uses = is.uses;
         ck_assert(test_records_equal(&is, &wanted.record));
     }
-    tierce__meta_index_touch(lookup, keys, CALL_KEYS, 1);
+    tierce__meta_index_touch(lookup, keys, CALL_KEYS, &(struct tierce__record_use){1, 1, 0});
 }
 
 static void *run(void *arg)

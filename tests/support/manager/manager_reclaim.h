@@ -72,7 +72,7 @@ static inline int get_and_touch(struct tierce__meta_space *space, const int64_t 
                                 bool *found)
 {
     if (++gets == 2)
-        real_ops->touch(space, &touched_key, 1, touched_us);
+        real_ops->touch(space, &touched_key, 1, &(struct tierce__record_use){touched_us, 1, 0});
     return real_ops->get(space, keys, count, arena, records, found);
 }
 

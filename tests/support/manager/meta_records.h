@@ -17,7 +17,8 @@ struct test_record {
     struct tierce__record record;
 };
 
-/* Two locations in every third record, one of them by a text; a parent in all but every fourth. */
+/* Two locations in every third record, one of them by a text; a parent in all but every fourth, a
+ * hint in every eighth. */
 static inline const struct tierce__record *test_record(struct test_record *out, int64_t key,
                                                        uint32_t version)
 {
@@ -48,6 +49,9 @@ static inline const struct tierce__record *test_record(struct test_record *out, 
                                           .locations = out->locations};
     if (n % 5 == 0)
         out->record.expires_us = 1800000000000000 + version;
+    if (n % 8 == 0)
+        out->record.hint =
+            tierce__hint_make((enum tierce__policy_hint)(1 + version % 5), 1 + version);
     if (n % 7 == 0) {
         out->record.key_text = "a key\0of text";
         out->record.key_text_bytes = 13;

@@ -194,6 +194,39 @@ def test_a_renewed_write_outlives_its_timeout(api):
     assert (code(reply), reply["expires_in_ms"]) == ("WRITE_SESSION_FINISHED", "0"), reply
 
 
+HINTS = [{"session": "closed"}, {"session": "open"}, {"ttl_s": 300}, {"returns_in_s": 5}, {"returns_in_s": 61}, {}]
+WRONG_HINTS = [({"session": "shut"}, "hint.session is shut; accepted are open, closed"),
+               ({"ttl_s": -1}, "hint.ttl_s is -1; accepted are 1 to "),
+               ({"session": "closed", "ttl_s": 1 << 40}, f"hint.ttl_s is {1 << 40}; accepted are 1 to "),
+               ({"returns_in_s": -60}, "hint.returns_in_s is -60; accepted are 1 to ")]
+
+
+def test_hints(api):
+    """A hint of each kind with each call that takes one. A wrong one is named, and nothing has happened."""
+    name = f"hints-{api.name}"
+    register(api, name)
+    for key, hint in enumerate(HINTS):
+        one = {"instance_id": name, "block_keys": [key]}
+        started = api.call("meta", "StartWriteCache", **one, write_timeout_seconds=30, hint=hint)
+        end = {"instance_id": name, "write_session_id": started["write_session_id"], "success_blocks": {"offset": 1}}
+        for wrong, why in WRONG_HINTS:
+            for reply in (api.call("meta", "FinishWriteCache", **end, hint=wrong),
+                          api.call("meta", "StartWriteCache", **one, write_timeout_seconds=30, hint=wrong)):
+                assert code(reply) == "INVALID_ARGUMENT" and why in text(reply), reply
+        assert code(api.call("meta", "FinishWriteCache", **end, hint=hint)) == "OK"
+        got = api.call("meta", "GetCacheLocation", **one, query_type="QT_PREFIX_MATCH", hint=hint)
+        assert code(got) == "OK" and len(got["locations"]) == 1, got
+        hinted = api.call("meta", "HintCache", **one, hint=hint)
+        assert code(hinted) == ("OK" if hint else "INVALID_ARGUMENT"), hinted
+        for wrong, why in WRONG_HINTS:
+            for reply in (api.call("meta", "GetCacheLocation", **one, query_type="QT_PREFIX_MATCH", hint=wrong),
+                          api.call("meta", "HintCache", **one, hint=wrong)):
+                assert code(reply) == "INVALID_ARGUMENT" and why in text(reply), reply
+    assert code(api.call("meta", "HintCache", instance_id="nobody", block_keys=[1], hint=HINTS[0])) == "INSTANCE_NOT_EXIST"
+    assert code(api.call("meta", "HintCache", instance_id=name, block_keys=[1])) == "INVALID_ARGUMENT"
+    assert code(api.call("meta", "HintCache", instance_id=name, token_ids=[1, 2, 3, 4, 5], hint=HINTS[0])) == "OK"
+
+
 def test_what_cannot_be_renewed(api):
     name = f"not-renewed-{api.name}"
     register(api, name)

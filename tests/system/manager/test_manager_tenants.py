@@ -26,7 +26,7 @@ META = {
     "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
     "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance"),
     "RegisterNode": ("node", "all"), "TakeMoves": ("node", "all"), "FinishMoves": ("node", "all"),
-    "InvalidateNamespace": ("trim", "instance"), "CommandWorker": ("admin", "group"),
+    "InvalidateNamespace": ("trim", "instance"), "HintCache": ("read", "instance"), "CommandWorker": ("admin", "group"),
     **{name: ("write", "group") for name in ("JoinDirectory", "ReportChunks", "LeaveDirectory")},
     **{name: ("read", "group") for name in ("FindChunks", "ListWorkers", "GetCommand")}}
 KV_META = {

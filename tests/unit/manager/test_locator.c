@@ -201,14 +201,16 @@ START_TEST(sums_of_a_write_are_kept)
     struct tierce__written_sum sum = {.key = 1, .spec = spec, .sum = {0xab, [15] = 0x0c}};
     struct tierce__mask all = {.offset = 3};
     for (size_t i = 0; i < 2; i++) {
-        ck_assert_int_eq(tierce__locator_finish_write_summed(h.locator, "i", started.session, &all,
-                                                             &wrong[i], 1, h.why),
+        ck_assert_int_eq(tierce__locator_finish_write_noted(
+                             h.locator, "i", started.session, &all,
+                             &(struct tierce__written_notes){&wrong[i], 1, 0}, h.why),
                          TIERCE_E_ARGUMENT);
         ck_assert_msg(strstr(h.why, "does not write") != NULL, "%s", h.why);
     }
-    ck_assert_int_eq(
-        tierce__locator_finish_write_summed(h.locator, "i", started.session, &all, &sum, 1, h.why),
-        0);
+    ck_assert_int_eq(tierce__locator_finish_write_noted(h.locator, "i", started.session, &all,
+                                                        &(struct tierce__written_notes){&sum, 1, 0},
+                                                        h.why),
+                     0);
     struct tierce__got got = harness_get(&h, TIERCE__QUERY_BATCH, chain, 3, 0);
     ck_assert_uint_eq(got.hits, 3);
     for (size_t i = 0; i < 3; i++) {

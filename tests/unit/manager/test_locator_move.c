@@ -232,9 +232,10 @@ START_TEST(sums_move_with_the_bytes)
     struct tierce__written_sum sum = {
         .key = 0, .spec = started.locations[0].specs[0].name, .sum = {0xab, [15] = 0x0c}};
     struct tierce__mask all = {.offset = 1};
-    ck_assert_int_eq(
-        tierce__locator_finish_write_summed(h.locator, "i", started.session, &all, &sum, 1, h.why),
-        0);
+    ck_assert_int_eq(tierce__locator_finish_write_noted(h.locator, "i", started.session, &all,
+                                                        &(struct tierce__written_notes){&sum, 1, 0},
+                                                        h.why),
+                     0);
     h.now_us += 5000000;
     if (_i == 1)
         make_text(&h, key, started.locations[0].specs[0].uri);

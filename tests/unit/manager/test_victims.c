@@ -128,7 +128,8 @@ static int get_and_disturb(struct tierce__meta_space *space, const int64_t *keys
     for (size_t i = 0; i < count; i++) {
         if (keys[i] == chain[0] && meanwhile == USES_NOW)
             /* In the same microsecond as the use before. */
-            real_ops->touch(space, chain, 1, records[i].used_us);
+            real_ops->touch(space, chain, 1,
+                            &(struct tierce__record_use){records[i].used_us, 1, 0});
     }
     if (meanwhile == GETS_A_SUCCESSOR)
         harness_store(busy, chain, 2);

@@ -316,7 +316,7 @@ static int memory_get(struct tierce__meta_space *base, const int64_t *keys, size
 
 struct memory_touching {
     const struct group *group;
-    int64_t now_us;
+    struct tierce__record_use use; /* of the group's first key */
 };
 
 static int touch_run(void *arg, struct shard *shard, unsigned from, unsigned to)
@@ -328,19 +328,19 @@ static int touch_run(void *arg, struct shard *shard, unsigned from, unsigned to)
     for (unsigned i = from; i < to; i++) {
         unsigned at = group->order[i];
         struct tierce__table_entry *entry = tierce__table_find(&shard->table, group->mixed[at]);
+        struct tierce__record_use use = tierce__meta_use(&touching->use, at);
         if (entry != NULL)
-            tierce__record_touch(entry->data, entry->bytes,
-                                 tierce__meta_touch_us(touching->now_us, at), 1);
+            tierce__record_touch(entry->data, entry->bytes, &use);
     }
     return 0;
 }
 
 static void memory_touch(struct tierce__meta_space *base, const int64_t *keys, size_t count,
-                         int64_t now_us)
+                         const struct tierce__record_use *use)
 {
     struct group group;
     for (size_t done = 0; done < count; done += GROUP_KEYS) {
-        struct memory_touching touching = {&group, tierce__meta_touch_us(now_us, done)};
+        struct memory_touching touching = {&group, tierce__meta_use(use, done)};
         group_keys(&group, keys + done, count - done < GROUP_KEYS ? count - done : GROUP_KEYS);
         (void)visit_runs(space_of(base), &group, touch_run, &touching); /* cannot fail */
     }

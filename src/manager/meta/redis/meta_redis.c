@@ -376,11 +376,11 @@ static int redis_write(struct tierce__meta_space *base, const struct tierce__met
 /* ---- touches -------------------------------------------------------------------------------- */
 
 static void redis_touch(struct tierce__meta_space *base, const int64_t *keys, size_t count,
-                        int64_t now_us)
+                        const struct tierce__record_use *use)
 {
     TIERCE_DASSERT(space_of(base)->keys->number > 0);
     struct tierce__redis_space *space = space_of(base);
-    tierce__touches_add(space->redis->touches, space->keys->number, keys, count, now_us);
+    tierce__touches_add(space->redis->touches, space->keys->number, keys, count, use);
 }
 
 /* The key of the touched record. */
@@ -411,8 +411,9 @@ static int write_touches(struct tierce__redis *redis, const struct tierce__touch
             tierce__redis_script(redis, &batch, TIERCE__REDIS_TOUCH_ONE, &key, 1);
         else
             tierce__resp_pipeline_add_text(&batch, key);
-        tierce__resp_pipeline_addf(&batch, "%" PRId64, touches[i].used_us);
-        tierce__resp_pipeline_addf(&batch, "%" PRIu32, touches[i].uses);
+        tierce__resp_pipeline_addf(&batch, "%" PRId64, touches[i].use.used_us);
+        tierce__resp_pipeline_addf(&batch, "%" PRIu32, touches[i].use.uses);
+        tierce__resp_pipeline_addf(&batch, "%" PRIu16, touches[i].use.hint);
     }
     return tierce__redis_do(&batch);
 }

@@ -42,14 +42,17 @@
     "  end\n"                                                                                      \
     "end\n"
 
-/* Notes a time and a number of uses in a record, if it exists. */
+/* Notes a time, a number of uses and a hint in a record, if it exists: as tierce__record_touch. */
 #define TOUCH                                                                                      \
-    "local function touch(key, used_us, uses)\n"                                                   \
+    "local function touch(key, used_us, uses, hint)\n"                                             \
     "  if redis.call('EXISTS', key) == 0 then return end\n"                                        \
-    "  local lru = redis.call('HGET', key, '__lru_time__')\n"                                      \
-    "  if not lru or (tonumber(lru) or 0) < tonumber(used_us) then\n"                              \
-    "    redis.call('HSET', key, '__lru_time__', used_us)\n"                                       \
+    "  local lru = tonumber(redis.call('HGET', key, '__lru_time__') or '') or 0\n"                 \
+    "  if uses == '0' or lru <= tonumber(used_us) then\n"                                          \
+    "    if hint == '0' then redis.call('HDEL', key, '__hint__')\n"                                \
+    "    else redis.call('HSET', key, '__hint__', hint) end\n"                                     \
     "  end\n"                                                                                      \
+    "  if uses == '0' then return end\n"                                                           \
+    "  if lru < tonumber(used_us) then redis.call('HSET', key, '__lru_time__', used_us) end\n"     \
     "  redis.call('HINCRBY', key, '__hit_count__', uses)\n"                                        \
     "end\n"
 
@@ -79,10 +82,10 @@ static const char write_script[] = CHECK_FENCE TAKE
     "take_rest(KEYS[2], function(kind) return ARGV[3] .. kind end)\n"
     "return 1\n";
 
-/* KEYS: fence. ARGV: token, then a key of a record, a time and a number of uses each. */
-static const char touch_script[] =
-    CHECK_FENCE TOUCH "for i = 2, #ARGV, 3 do touch(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end\n"
-                      "return 1\n";
+/* KEYS: fence. ARGV: token, then a key of a record, a time, a number of uses and a hint each. */
+static const char touch_script[] = CHECK_FENCE TOUCH
+    "for i = 2, #ARGV, 4 do touch(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) end\n"
+    "return 1\n";
 
 /* ---- in a cluster (meta_redis_cluster.c) ---------------------------------------------------- */
 
@@ -138,8 +141,9 @@ static const char redo_script[] =
     "end\n"
     "return 1\n";
 
-/* KEYS: a record. ARGV: a time and a number of uses. Touches of an older leader are harmless. */
-static const char touch_one_script[] = TOUCH "touch(KEYS[1], ARGV[1], ARGV[2])\n"
+/* KEYS: a record. ARGV: a time, a number of uses and a hint. Touches of an older leader are
+ * harmless. */
+static const char touch_one_script[] = TOUCH "touch(KEYS[1], ARGV[1], ARGV[2], ARGV[3])\n"
                                              "return 1\n";
 
 static const char *const script_texts[TIERCE__REDIS_SCRIPTS] = {

@@ -50,9 +50,9 @@ static void add_redo(struct tierce__resp_pipeline *batch, struct tierce__redis_s
     tierce__redis_script(space->redis, batch, TIERCE__REDIS_REDO, keys, 2);
     tierce__resp_pipeline_add_text(batch, era);
     tierce__resp_pipeline_add_text(batch, raises ? "1" : "0");
-    for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_FIELDS; f++)
-        tierce__resp_pipeline_add(batch, redo->texts[i * TIERCE__REDIS_FIELDS + f],
-                                  redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
+    for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_PUT_FIELDS; f++)
+        tierce__resp_pipeline_add(batch, redo->texts[i * TIERCE__REDIS_PUT_FIELDS + f],
+                                  redo->bytes[i * TIERCE__REDIS_PUT_FIELDS + f]);
 }
 
 /* Writes the records. -ESTALE: another writer began a new era, and *guard is a guard of it; other

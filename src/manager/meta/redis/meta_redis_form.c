@@ -22,7 +22,7 @@ enum { HASH_BYTES = 8 };
 const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS] = {
     [TIERCE__REDIS_FORM] = "__tierce__",  [TIERCE__REDIS_URI] = "__uri__",
     [TIERCE__REDIS_LRU] = "__lru_time__", [TIERCE__REDIS_HITS] = "__hit_count__",
-    [TIERCE__REDIS_PREV] = "_prev_key_",
+    [TIERCE__REDIS_PREV] = "_prev_key_",  [TIERCE__REDIS_HINT] = "__hint__",
 };
 
 /* ---- out ------------------------------------------------------------------------------------ */
@@ -224,9 +224,13 @@ int tierce__redis_read_record(struct tierce__record *out, bool *found, bool *is_
     }
     if (!*found)
         return rc < 0 ? rc : 0;
-    /* Touches are written beside the form. */
-    if (read_i64(&number, &values[TIERCE__REDIS_LRU]) && number > record.used_us)
+    /* Touches are written beside the form. One without a hint leaves no field. */
+    if (read_i64(&number, &values[TIERCE__REDIS_LRU]) && number > record.used_us) {
         record.used_us = number;
+        record.hint = 0;
+    }
+    if (read_i64(&number, &values[TIERCE__REDIS_HINT]) && tierce__hint_is_valid((uint64_t)number))
+        record.hint = (uint16_t)number;
     if (read_i64(&number, &values[TIERCE__REDIS_HITS]) && number >= 0)
         record.uses = number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
     *out = record;

@@ -17,12 +17,12 @@
 #include "manager/meta/redis/meta_redis_private.h"
 
 enum { SUM_BYTES = 8, HEAD_BYTES = SUM_BYTES + 8, KEY_BYTES = 8, LENGTH_BYTES = 4 };
-enum { PUT_BYTES_MIN = KEY_BYTES + TIERCE__REDIS_FIELDS * LENGTH_BYTES };
+enum { PUT_BYTES_MIN = KEY_BYTES + TIERCE__REDIS_PUT_FIELDS * LENGTH_BYTES };
 
 static int make_room(struct tierce__redis_redo *redo, struct tierce__arena *arena)
 {
     TIERCE_DASSERT(redo->put_count <= redo->count);
-    size_t texts = redo->put_count * TIERCE__REDIS_FIELDS;
+    size_t texts = redo->put_count * TIERCE__REDIS_PUT_FIELDS;
     redo->keys = tierce__arena_calloc(arena, redo->count + 1, sizeof(*redo->keys));
     redo->texts = tierce__arena_calloc(arena, texts + 1, sizeof(char *));
     redo->bytes = tierce__arena_calloc(arena, texts + 1, sizeof(*redo->bytes));
@@ -48,7 +48,7 @@ int tierce__redis_redo_make(struct tierce__redis_redo *out, struct tierce__redis
         tierce__registry_release(space->registry, catalog);
     if (texts.rc < 0)
         return texts.rc;
-    TIERCE_DASSERT(texts.word_count == redo.put_count * TIERCE__REDIS_FIELDS);
+    TIERCE_DASSERT(texts.word_count == redo.put_count * TIERCE__REDIS_PUT_FIELDS);
     redo.texts = texts.words;
     redo.bytes = texts.lengths;
     for (size_t i = 0; i < batch->delete_count; i++)
@@ -60,7 +60,7 @@ int tierce__redis_redo_make(struct tierce__redis_redo *out, struct tierce__redis
 int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierce__arena *arena,
                              const char **out, size_t *bytes)
 {
-    size_t texts = redo->put_count * TIERCE__REDIS_FIELDS, size = HEAD_BYTES;
+    size_t texts = redo->put_count * TIERCE__REDIS_PUT_FIELDS, size = HEAD_BYTES;
     size += redo->count * KEY_BYTES;
     for (size_t i = 0; i < texts; i++) {
         if (redo->bytes[i] > UINT32_MAX)
@@ -76,10 +76,10 @@ int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierc
     for (size_t i = 0; i < redo->count; i++) {
         tierce__store_le64(at, (uint64_t)redo->keys[i]);
         at += KEY_BYTES;
-        for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_FIELDS; f++) {
-            size_t n = redo->bytes[i * TIERCE__REDIS_FIELDS + f];
+        for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_PUT_FIELDS; f++) {
+            size_t n = redo->bytes[i * TIERCE__REDIS_PUT_FIELDS + f];
             tierce__store_le32(at, (uint32_t)n);
-            memcpy(at + LENGTH_BYTES, redo->texts[i * TIERCE__REDIS_FIELDS + f], n);
+            memcpy(at + LENGTH_BYTES, redo->texts[i * TIERCE__REDIS_PUT_FIELDS + f], n);
             at += LENGTH_BYTES + n;
         }
     }
@@ -95,15 +95,15 @@ static bool parse_fields(struct tierce__redis_redo *redo, size_t put, const char
                          const char *end)
 {
     TIERCE_DASSERT(put < redo->put_count);
-    for (size_t f = 0; f < TIERCE__REDIS_FIELDS; f++) {
+    for (size_t f = 0; f < TIERCE__REDIS_PUT_FIELDS; f++) {
         if (end - *at < LENGTH_BYTES)
             return false;
         uint32_t bytes = tierce__load_le32(*at);
         *at += LENGTH_BYTES;
         if ((size_t)(end - *at) < bytes)
             return false;
-        redo->texts[put * TIERCE__REDIS_FIELDS + f] = *at;
-        redo->bytes[put * TIERCE__REDIS_FIELDS + f] = bytes;
+        redo->texts[put * TIERCE__REDIS_PUT_FIELDS + f] = *at;
+        redo->bytes[put * TIERCE__REDIS_PUT_FIELDS + f] = bytes;
         *at += bytes;
     }
     return true;

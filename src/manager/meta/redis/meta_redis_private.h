@@ -113,6 +113,9 @@ enum {
     TIERCE__REDIS_LRU,
     TIERCE__REDIS_HITS,
     TIERCE__REDIS_PREV,
+    TIERCE__REDIS_PUT_FIELDS, /* the fields above are written with a record, the others by touches
+                               */
+    TIERCE__REDIS_HINT = TIERCE__REDIS_PUT_FIELDS,
     TIERCE__REDIS_FIELDS,
 };
 extern const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS];
@@ -166,7 +169,7 @@ void tierce__redis_add_counters(struct tierce__resp_pipeline *command,
 struct tierce__redis_redo {
     size_t put_count, count;
     int64_t *keys;
-    const char **texts; /* TIERCE__REDIS_FIELDS of each put, in the order of add_record */
+    const char **texts; /* TIERCE__REDIS_PUT_FIELDS of each put, in the order of add_record */
     size_t *bytes;
 };
 

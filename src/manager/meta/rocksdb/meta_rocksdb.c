@@ -512,10 +512,10 @@ static int rocks_write(struct tierce__meta_space *base, const struct tierce__met
 /* ---- touches -------------------------------------------------------------------------------- */
 
 static void rocks_touch(struct tierce__meta_space *base, const int64_t *keys, size_t count,
-                        int64_t now_us)
+                        const struct tierce__record_use *use)
 {
     struct rocks_space *space = space_of(base);
-    tierce__touches_add(space->rocks->touches, space->number, keys, count, now_us);
+    tierce__touches_add(space->rocks->touches, space->number, keys, count, use);
 }
 
 /* Applies the touch to a copy of the record, and adds it to the batch. */
@@ -530,9 +530,8 @@ static int raise_records(rocksdb_writebatch_t *batch, const struct rocksdb_readi
         char *copy = tierce__alloc(bytes);
         if (copy == NULL)
             return -ENOMEM;
-        TIERCE_DASSERT(touches[i]->uses > 0);
         memcpy(copy, value, bytes);
-        tierce__record_touch(copy, bytes, touches[i]->used_us, touches[i]->uses);
+        tierce__record_touch(copy, bytes, &touches[i]->use);
         rocksdb_writebatch_put(batch, reading->keys[i], reading->lengths[i], copy, bytes);
         tierce__free(copy);
     }

@@ -367,7 +367,7 @@ START_TEST(a_touch_of_theirs)
     make_data_set();
     open_store();
     int64_t keys[] = {1, 77};
-    space->ops->touch(space, keys, 2, 1700000000000000);
+    space->ops->touch(space, keys, 2, &(struct tierce__record_use){1700000000000000, 1, 0});
     close_store();
     check_field(DATA "1", "__lru_time__", "1700000000000000");
     check_field(DATA "1", "__hit_count__", "1");
@@ -445,7 +445,7 @@ START_TEST(an_older_leader_is_refused)
     ck_assert_int_eq(write_record(space, 3, &record), TIERCE_E_REFUSED);
     ck_assert_int_eq(space->ops->space_drop(space), TIERCE_E_REFUSED);
     int64_t key = 1;
-    space->ops->touch(space, &key, 1, 1900000000000000);
+    space->ops->touch(space, &key, 1, &(struct tierce__record_use){1900000000000000, 1, 0});
     struct tierce__record back;
     ck_assert(!get(3, &back));
     ck_assert(get(1, &back));

@@ -380,7 +380,7 @@ START_TEST(scripts_and_slots)
     for (int64_t key = 1; key <= 50; key++)
         check(space, key, 1);
     int64_t keys[] = {1, 99};
-    space->ops->touch(space, keys, 2, 1900000000000000);
+    space->ops->touch(space, keys, 2, &(struct tierce__record_use){1900000000000000, 1, 0});
     close_store(store, space);
     open_store(&store, &space);
     struct tierce__record record;
@@ -417,7 +417,7 @@ START_TEST(entries_are_parsed_or_refused)
     ck_assert_uint_eq(back.count, 3);
     ck_assert_int_eq(back.keys[0], -7);
     ck_assert_int_eq(back.keys[2], INT64_MIN);
-    for (size_t f = 0; f < TIERCE__REDIS_FIELDS; f++) {
+    for (size_t f = 0; f < TIERCE__REDIS_PUT_FIELDS; f++) {
         ck_assert_uint_eq(back.bytes[f], redo.bytes[f]);
         ck_assert_mem_eq(back.texts[f], redo.texts[f], redo.bytes[f]);
     }

@@ -286,7 +286,7 @@ START_TEST(touches_go_out_by_themselves)
     bool found;
     while (record.uses != 4) {
         if (record.uses == 0)
-            space->ops->touch(space, &key, 1, 1800000000000000);
+            space->ops->touch(space, &key, 1, &(struct tierce__record_use){1800000000000000, 1, 0});
         ck_assert_int_eq(space->ops->get(space, &key, 1, &arena, &record, &found), 0);
         ck_assert(found);
         ck_assert_uint_le(record.uses, 4);
@@ -302,7 +302,7 @@ START_TEST(more_touches_than_there_is_room)
     open_here("?touch_ms=3600000");
     put(5, 1);
     for (int64_t key = 0; key < 300000; key++)
-        space->ops->touch(space, &key, 1, 1800000000000000);
+        space->ops->touch(space, &key, 1, &(struct tierce__record_use){1800000000000000, 1, 0});
     close_here();
     open_here("");
     ck_assert(!get(6, 1));

@@ -198,16 +198,111 @@ START_TEST(a_touch_in_place)
     struct tierce__record in = sample(), out;
     size_t bytes;
     uint8_t *form = compact(&in, &bytes);
-    tierce__record_touch(form, bytes, in.used_us - 1, 1);
+    tierce__record_touch(form, bytes, &(struct tierce__record_use){in.used_us - 1, 1, 0});
     ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
     ck_assert_int_eq(out.used_us, in.used_us);
     ck_assert_uint_eq(out.uses, UINT32_MAX);
-    tierce__record_touch(form, bytes, in.used_us + 5, 1);
+    tierce__record_touch(form, bytes, &(struct tierce__record_use){in.used_us + 5, 1, 0});
     ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
     ck_assert_int_eq(out.used_us, in.used_us + 5);
     ck_assert_uint_eq(out.uses, UINT32_MAX);
     uint8_t other[3] = {1, 0, 0};
-    tierce__record_touch(other, sizeof(other), 5, 1);
+    tierce__record_touch(other, sizeof(other), &(struct tierce__record_use){5, 1, 0});
+}
+END_TEST
+
+/* The hint shares eight bytes with the time of the last use. */
+START_TEST(a_hint_comes_back)
+{
+    struct tierce__record in = sample(), out;
+    size_t bytes;
+    uint8_t *form = compact(&in, &bytes), plain[256];
+    memcpy(plain, form, bytes);
+    for (unsigned kind = 1; kind < TIERCE__HINTS; kind++) {
+        in.hint = tierce__hint_make((enum tierce__policy_hint)kind, 300);
+        ck_assert_uint_eq(tierce__record_size(&in), bytes);
+        tierce__record_write(&in, form);
+        ck_assert_uint_eq(form[1], plain[1] | 64);
+        ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+        ck_assert_uint_eq(tierce__hint_kind(out.hint), kind);
+        ck_assert_int_eq(out.used_us, in.used_us);
+        ck_assert_int_eq(tierce__hint_ttl_s(out.hint), kind == TIERCE__HINT_TTL ? 304 : 0);
+    }
+    for (unsigned bad = 0; bad < 1 << TIERCE__HINT_BITS; bad++) {
+        form[14] = (uint8_t)((form[14] & 15) | bad << 4);
+        form[15] = (uint8_t)(bad >> 4);
+        bool good =
+            bad != 0 && bad % 8 < TIERCE__HINTS && (bad % 8 == TIERCE__HINT_TTL) == (bad > 7);
+        ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes),
+                         good ? 0 : TIERCE_E_FORMAT);
+    }
+    /* A time that leaves no room for it. */
+    in.used_us = INT64_C(1) << 52;
+    tierce__record_write(&in, form);
+    ck_assert_uint_eq(form[1], plain[1]);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert(out.used_us == in.used_us && out.hint == 0);
+}
+END_TEST
+
+/* The first code that is not below a time is at most a sixteenth above it. */
+START_TEST(a_time_to_live_is_rounded_up)
+{
+    struct test_random random = test_random_start("a_time_to_live_is_rounded_up");
+    for (unsigned i = 0; i < 20000; i++) {
+        int64_t ttl_s =
+            1 + (int64_t)(test_random_u64(&random) >> 30 >> test_random_below(&random, 34));
+        uint16_t hint = tierce__hint_make(TIERCE__HINT_TTL, ttl_s);
+        int64_t shown_s = tierce__hint_ttl_s(hint);
+        ck_assert(tierce__hint_is_valid(hint));
+        ck_assert_msg(shown_s >= ttl_s && shown_s - ttl_s <= ttl_s / 16, "%lld: %lld",
+                      (long long)ttl_s, (long long)shown_s);
+        ck_assert_uint_eq(tierce__hint_make(TIERCE__HINT_TTL, shown_s), hint);
+    }
+}
+END_TEST
+
+START_TEST(a_touch_replaces_the_hint)
+{
+    struct tierce__record in = sample(), out;
+    const uint16_t closed = tierce__hint_make(TIERCE__HINT_CLOSED, 0);
+    const uint16_t open = tierce__hint_make(TIERCE__HINT_OPEN, 0);
+    static const struct {
+        int64_t later_us;
+        uint32_t uses;
+        bool has_hint, is_closed; /* the touch's, and then the record's */
+    } steps[] = {
+        {1, 1, true, true},          /* set */
+        {-5, 1, false, true},        /* an older use */
+        {-1000000, 0, false, false}, /* a hint alone has no time: this one is none */
+        {-1000000, 0, true, true},   {2, 1, false, false}, /* a later use without one */
+        {3, 1, true, true},
+    };
+    size_t bytes;
+    in.uses = 7;
+    in.hint = open;
+    uint8_t *form = compact(&in, &bytes);
+    uint32_t uses = in.uses;
+    int64_t used_us = in.used_us;
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        struct tierce__record_use use = {in.used_us + steps[i].later_us, steps[i].uses,
+                                         steps[i].has_hint ? closed : 0};
+        tierce__record_touch(form, bytes, &use);
+        uses += use.uses;
+        used_us = use.uses > 0 && use.used_us > used_us ? use.used_us : used_us;
+        ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+        ck_assert_uint_eq(out.hint, steps[i].is_closed ? closed : 0);
+        ck_assert_int_eq(out.used_us, used_us);
+        ck_assert_uint_eq(out.uses, uses);
+    }
+    /* Without a hint its bytes are those of a record that never had one. */
+    tierce__record_touch(form, bytes, &(struct tierce__record_use){used_us, 1, 0});
+    in.hint = 0;
+    in.used_us = used_us;
+    in.uses = uses + 1;
+    uint8_t plain[256];
+    tierce__record_write(&in, plain);
+    ck_assert_mem_eq(form, plain, bytes);
 }
 END_TEST
 
@@ -251,4 +346,5 @@ END_TEST
 CHECK_MAIN("record", .teardown = teardown,
            .tests = {comes_back_as_it_was, a_child_comes_back, sums_come_back,
                      an_empty_record_and_text, every_cut_is_refused, each_field_is_checked,
-                     a_touch_in_place, no_memory_is_told, random_bytes_do_no_harm})
+                     a_touch_in_place, a_hint_comes_back, a_time_to_live_is_rounded_up,
+                     a_touch_replaces_the_hint, no_memory_is_told, random_bytes_do_no_harm})
