@@ -221,6 +221,15 @@ static void put_version(struct tierce__json_write *request, struct tierce__text 
     tierce__json_write_signed(request, "current_version", version - 1);
 }
 
+/* The answer of `show --json` has the message as a field. */
+static struct tierce__text message_of(const struct verb *verb, struct tierce__text given)
+{
+    struct tierce__text field = {0};
+    if (verb->field != NULL)
+        field = tierce__json_get(given, verb->field);
+    return field.length > 0 && tierce__json_value_kind(field) == '{' ? field : given;
+}
+
 static int read_message(const struct verb *verb, const char *from,
                         struct tierce__json_write *request)
 {
@@ -231,18 +240,19 @@ static int read_message(const struct verb *verb, const char *from,
         return TIERCE__CLI_FAILED;
     const char *why = "it is of another type";
     if (tierce__json_parse(&doc, text, strlen(text), &why) < 0 ||
-        tierce__json_value_kind(doc.value) != '{') {
+        tierce__json_value_kind(doc.value) != '{')
         status = tierce__cli_fail(verb->command, "%.100s: not a JSON object: %s", from, why);
-    } else {
-        status = tierce__admin_check(verb->command, verb->rpc, verb->field, doc.value);
-    }
+    struct tierce__text message =
+        status == TIERCE__CLI_OK ? message_of(verb, doc.value) : doc.value;
+    if (status == TIERCE__CLI_OK)
+        status = tierce__admin_check(verb->command, verb->rpc, verb->field, message);
     if (status == TIERCE__CLI_OK && verb->field == NULL) {
-        tierce__json_write_value(request, NULL, doc.value);
+        tierce__json_write_value(request, NULL, message);
     } else if (status == TIERCE__CLI_OK) {
         tierce__json_write_open(request, NULL, '{');
-        tierce__json_write_value(request, verb->field, doc.value);
+        tierce__json_write_value(request, verb->field, message);
         if (strcmp(verb->rpc, "updateInstanceGroup") == 0)
-            put_version(request, doc.value);
+            put_version(request, message);
         tierce__json_write_close(request, '}');
     }
     tierce__json_doc_clear(&doc);
