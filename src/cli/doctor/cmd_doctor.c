@@ -184,6 +184,31 @@ static void print_lossy(const char *side, const struct tierce__doctor_set *set)
                codec->name);
 }
 
+/* The kind of the engine, the first word of "engine" in the canonical JSON of its layout; or empty.
+ */
+static int engine_of(const struct tierce__doctor_set *set, const char **name)
+{
+    static const char key[] = "\"engine\":\"";
+    const char *layout = tierce__doctor_find(set, "layout");
+    const char *found = layout != NULL ? strstr(layout, key) : NULL;
+    *name = found != NULL ? found + sizeof(key) - 1 : "";
+    return (int)strcspn(*name, " \"");
+}
+
+/* Prints that no setting would let engines of two kinds share. */
+static void print_engines(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
+{
+    const char *of_a, *of_b;
+    int length_a = engine_of(a, &of_a), length_b = engine_of(b, &of_b);
+    if (length_a == 0 || length_b == 0 ||
+        (length_a == length_b && strncmp(of_a, of_b, (size_t)length_a) == 0))
+        return;
+    printf(
+        "A is of %.*s and B of %.*s: they name their blocks by hashes of different inputs, so no "
+        "setting lets them share KV.\n",
+        length_a, of_a, length_b, of_b);
+}
+
 /* Prints the result of comparing two sets. Returns whether they can share. */
 static bool judge(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
 {
@@ -193,6 +218,7 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
         printf("They cannot share: %d field%s differ%s.\n", count, count == 1 ? "" : "s",
                count == 1 ? "s" : "");
         compare(a, b, stdout);
+        print_engines(a, b);
         print_lossy("A: ", a);
         print_lossy("B: ", b);
         print_unknown(a, b);

@@ -53,6 +53,14 @@ class Doctor(CliCase):
         self.check(0, "doctor", a, b, out=["They can share: every field"])
         self.check(0, "doctor", b, a, out=["They can share: every field"])
 
+    def test_engines_of_two_kinds_never_share(self):
+        layouts = [json.dumps({"dtype": "bfloat16", "engine": f"{engine} 0.5.23"}, separators=(",", ":"))
+                   for engine in ("vllm", "sglang")]
+        a, b = self.store("a", text(layout=layouts[0])), self.write("b", text(layout=layouts[1]))
+        self.check(1, "doctor", a, b, out=["A is of vllm and B of sglang: they name their blocks by hashes"])
+        other = self.write("c", text(layout=layouts[0].replace("0.5.23", "0.5.24")))
+        self.assertNotIn("no setting", self.check(1, "doctor", a, other).stdout)
+
     def test_a_type_that_codecs_do_not_know_is_reported(self):
         a, b = self.store("a", text(kv_dtype="float32")), self.write("b", text(kv_dtype="float32"))
         self.check(0, "doctor", a, b, out=["store chunks of kv_dtype float32 unchanged"])
