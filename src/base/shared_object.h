@@ -5,9 +5,8 @@
 #include "base/text/url.h"
 
 /*
- * Loads the shared object at an absolute path. The file and every folder above it must belong to
- * root or to the effective user, and no other user may have write permission (a folder with the
- * sticky bit is allowed). The caller ends it with dlclose. `what` begins the message: "plug-in".
+ * Loads the shared object at an absolute path, whose file must be trusted (base/trusted_path.h).
+ * The caller ends it with dlclose. `what` begins the message: "plug-in".
  *
  * Errors, with `why` set: TIERCE_E_CONFIG. Thread: any; blocks on the file system.
  */

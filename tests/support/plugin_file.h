@@ -9,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A shared object in a folder of a test's own, which nobody else may write. */
+/* A shared object, or a file of Python, in a folder of a test's own, which nobody else may write.
+ */
 
 struct plugin_file {
     char folder[40], path[64];
@@ -20,7 +21,8 @@ static inline void plugin_file_make(struct plugin_file *file, const char *from)
     char command[512];
     snprintf(file->folder, sizeof(file->folder), "/tmp/tierce-plugin-XXXXXX");
     temp_folder_make(file->folder);
-    snprintf(file->path, sizeof(file->path), "%s/plugin.so", file->folder);
+    snprintf(file->path, sizeof(file->path), "%s/%s", file->folder,
+             strcmp(strrchr(from, '.'), ".py") == 0 ? "store.py" : "plugin.so");
     snprintf(command, sizeof(command), "cp '%s' %s", from, file->path);
     ck_assert_int_eq(system(command), 0);
     ck_assert_int_eq(chmod(file->path, 0644), 0);

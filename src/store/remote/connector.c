@@ -33,11 +33,11 @@ static const struct connector_scheme *find_scheme(const char *name)
 static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     size_t room = TIERCE__CONNECTOR_WHY_BYTES;
-    int used = name == NULL ? snprintf(why, room, "a URL begins with one of")
+    int used = name == NULL ? snprintf(why, room, "a URL begins with a scheme and ://; there are")
                             : snprintf(why, room, "no connector for %.16s://; there are", name);
     for (size_t i = 0; i < SCHEME_COUNT && (size_t)used < room; i++) {
         if (strchr(schemes[i].name, '+') == NULL)
-            used += snprintf(why + used, room - (size_t)used, "%s %s://", i > 0 ? "," : "",
+            used += snprintf(why + used, room - (size_t)used, "%s %s", i > 0 ? "," : "",
                              schemes[i].name);
     }
     if ((size_t)used < room)
@@ -48,8 +48,10 @@ static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES]
 
 bool tierce__connector_needs_shared_pool(const char *url)
 {
-    static const char scheme[] = "mooncake://", fleet[] = "fleet", parameter[] = "mooncake_python=";
-    if (strncmp(url, scheme, sizeof(scheme) - 1) == 0)
+    static const char mooncake[] = "mooncake://", python[] = "python://", fleet[] = "fleet";
+    static const char parameter[] = "mooncake_python=";
+    if (strncmp(url, mooncake, sizeof(mooncake) - 1) == 0 ||
+        strncmp(url, python, sizeof(python) - 1) == 0)
         return true;
     /* A URL ends at a blank in a list of them. */
     const char *at = strstr(url, parameter);

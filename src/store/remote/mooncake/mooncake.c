@@ -5,7 +5,7 @@
  *     mooncake://master:50051?protocol=rdma&device=mlx5_0&replicas=2&python=/opt/venv/bin/python
  *
  * Its published client library has no C interface, but one for Python. Therefore a separate process
- * (mooncake_bridge.h) works on our pool, and no byte is copied on the way to Mooncake.
+ * (bridge.h) works on our pool, and no byte is copied on the way to Mooncake.
  *
  * Objects of Mooncake do not change, so the first PUT of a name stays. There is an update in place,
  * but a reader may get a part of each version then.
@@ -13,8 +13,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/text/host_port.h"
-#include "store/remote/links.h"
-#include "store/remote/mooncake/mooncake_bridge.h"
+#include "store/remote/bridge/bridge_link.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -42,23 +41,15 @@
 
 /* Shared by the links. */
 struct mooncake {
-    struct tierce__bridge *bridge;
-    uint8_t *pool_base;
+    struct tierce__bridge_store base;
     bool is_tcp;
     char prefix[PREFIX_BYTES_MAX + 1];
-    uint32_t links_made;
-};
-
-struct mooncake_link {
-    struct mooncake *mooncake;
-    uint32_t seat;
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* The status of a request after an error of Mooncake. */
-static int status_of(struct mooncake_link *link, int64_t error)
+static int status_of(struct tierce__bridge_link *link, int64_t error)
 {
     TIERCE_DASSERT(error < 0);
     snprintf(link->why, sizeof(link->why), "Mooncake's error %" PRId64, error);
@@ -79,156 +70,29 @@ static int status_of(struct mooncake_link *link, int64_t error)
     }
 }
 
-/* Handles a result that this call cannot have: the bridge is faulty. */
-static int misunderstood(struct mooncake_link *link, int64_t result)
-{
-    snprintf(link->why, sizeof(link->why), "the bridge sent an invalid answer (%" PRId64 ")",
-             result);
-    tierce__bridge_end(link->mooncake->bridge, link->seat);
-    return TIERCE_E_FORMAT;
-}
-
-static int call(struct mooncake_link *link, const struct tierce__bridge_ask *ask, int64_t *result)
-{
-    return tierce__bridge_call(link->mooncake->bridge, link->seat, ask, result, link->why);
-}
-
-static int mooncake_exists(void *opened, const struct tierce_plugin_name *names, size_t count,
-                           size_t *found, uint64_t deadline_ns)
-{
-    TIERCE_DASSERT(count > 0 && count <= TIERCE__BRIDGE_NAMES_MAX);
-    struct mooncake_link *link = opened;
-    int64_t result = 0;
-    (void)deadline_ns; /* a call cannot be ended; one that hangs ends the bridge */
-    int rc = call(link,
-                  &(struct tierce__bridge_ask){
-                      .op = TIERCE__BRIDGE_EXISTS, .names = names, .name_count = count},
-                  &result);
-    if (rc == 0 && result < 0)
-        rc = status_of(link, result);
-    else if (rc == 0 && (uint64_t)result > count)
-        rc = misunderstood(link, result);
-    *found = rc == 0 ? (size_t)result : 0;
-    return rc == TIERCE_E_MISS ? 0 : rc;
-}
-
 static int mooncake_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                         uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
-    TIERCE_DASSERT(length > 0 && length <= INT64_MAX);
-    struct mooncake_link *link = opened;
+    struct tierce__bridge_link *link = opened;
+    const struct mooncake *mooncake = (const struct mooncake *)link->store;
     int64_t result = 0;
-    struct mooncake *mooncake = link->mooncake;
     (void)deadline_ns;
-    TIERCE_DASSERT((uint8_t *)memory >= mooncake->pool_base);
-    int rc = call(
-        link,
-        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
-                                     .names = name,
-                                     .name_count = 1,
-                                     .place = (uint64_t)((uint8_t *)memory - mooncake->pool_base),
-                                     .offset = offset,
-                                     .length = length},
-        &result);
+    int rc = tierce__bridge_link_ask_get(
+        link, &result,
+        &(struct tierce__link_get){
+            .name = name, .memory = memory, .offset = offset, .length = length});
     if (rc != 0 || result == (int64_t)length)
         return rc;
     if (result > (int64_t)length || result == 0)
-        return misunderstood(link, result);
+        return tierce__bridge_link_misunderstood(link, result);
     if (result > 0) {
         snprintf(link->why, sizeof(link->why), "an object with an unexpected length");
         return TIERCE_E_FORMAT;
     }
     /* Over TCP a failed transfer has ended. Other transports may still be writing. */
     if (result <= TRANSFER_FAIL && result > TRANSFER_FAIL - 100 && !mooncake->is_tcp)
-        tierce__bridge_end(mooncake->bridge, link->seat);
+        tierce__bridge_end(link->store->bridge, link->seat);
     return status_of(link, result);
-}
-
-static int mooncake_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
-                        uint64_t length, uint64_t deadline_ns)
-{
-    TIERCE_DASSERT(length > 0);
-    struct mooncake_link *link = opened;
-    int64_t result = 0;
-    (void)deadline_ns;
-    TIERCE_DASSERT((const uint8_t *)memory >= link->mooncake->pool_base);
-    int rc = call(link,
-                  &(struct tierce__bridge_ask){
-                      .op = TIERCE__BRIDGE_PUT,
-                      .names = name,
-                      .name_count = 1,
-                      .place = (uint64_t)((const uint8_t *)memory - link->mooncake->pool_base),
-                      .length = length},
-                  &result);
-    if (rc != 0 || result == 0)
-        return rc;
-    rc = result > 0 ? misunderstood(link, result) : status_of(link, result);
-    return rc == TIERCE_E_MISS ? TIERCE_E_DOWN : rc;
-}
-
-static int mooncake_remove(void *opened, const struct tierce_plugin_name *name,
-                           uint64_t deadline_ns)
-{
-    struct mooncake_link *link = opened;
-    int64_t result = 0;
-    (void)deadline_ns;
-    int rc = call(
-        link,
-        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_DELETE, .names = name, .name_count = 1},
-        &result);
-    if (rc != 0 || result == 0)
-        return rc;
-    rc = result > 0 ? misunderstood(link, result) : status_of(link, result);
-    return rc == TIERCE_E_MISS ? 0 : rc;
-}
-
-static int mooncake_ping(void *opened, uint64_t deadline_ns)
-{
-    struct mooncake_link *link = opened;
-    char text[PREFIX_BYTES_MAX + sizeof("ping")];
-    int bytes = snprintf(text, sizeof(text), "%sping", link->mooncake->prefix);
-    struct tierce_plugin_name name = {.text = text, .bytes = (size_t)bytes};
-    size_t found;
-    return mooncake_exists(link, &name, 1, &found, deadline_ns);
-}
-
-/* ---- links ----------------------------------------------------------------------------------- */
-
-static int open_link(void **out, void *store)
-{
-    struct mooncake_link *link = *out;
-    link->mooncake = store;
-    link->seat = link->mooncake->links_made++;
-    TIERCE_DASSERT(link->mooncake->links_made <= TIERCE__BRIDGE_SEATS_MAX);
-    return 0;
-}
-
-static struct tierce__link_state state_of(const void *opened)
-{
-    const struct mooncake_link *link = opened;
-    const struct tierce__bridge *bridge = link->mooncake->bridge;
-    return (struct tierce__link_state){.connects = tierce__bridge_starts(bridge, link->seat),
-                                       .is_connected = tierce__bridge_is_up(bridge, link->seat)};
-}
-
-static const char *why_of(void *opened)
-{
-    const struct mooncake_link *link = opened;
-    return link->why;
-}
-
-static void abort_calls(void *store)
-{
-    struct mooncake *mooncake = store;
-    tierce__bridge_abort(mooncake->bridge);
-}
-
-static void close_mooncake(void *store)
-{
-    struct mooncake *mooncake = store;
-    if (mooncake->bridge != NULL)
-        tierce__bridge_destroy(mooncake->bridge);
-    tierce__free(mooncake);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -338,29 +202,30 @@ static void make_arguments(struct mooncake_arguments *out, const struct tierce__
 }
 
 static int start_bridge(struct mooncake *mooncake, const struct tierce__connector_source *source,
-                        const struct numbers *numbers)
+                        const struct numbers *numbers, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    static const struct tierce__bridge_script script = {tierce__bridge_mooncake_py,
+                                                        &tierce__bridge_mooncake_py_size};
     const struct tierce__url *url = source->url;
-    const char *prefix = text_or(url, "prefix", "");
     struct mooncake_arguments *arguments = tierce__calloc(1, sizeof(*arguments));
     if (arguments == NULL)
         return -ENOMEM;
-    uint64_t pool_bytes;
-    tierce__pool_mapping(source->opts->pool, &mooncake->pool_base, &pool_bytes);
-    TIERCE_DASSERT(pool_bytes > 0);
-    snprintf(mooncake->prefix, sizeof(mooncake->prefix), "%s", prefix);
+    snprintf(mooncake->prefix, sizeof(mooncake->prefix), "%s", text_or(url, "prefix", ""));
+    mooncake->base.prefix = mooncake->prefix;
+    mooncake->base.status_of = status_of;
     mooncake->is_tcp = strcmp(text_or(url, "protocol", "tcp"), "tcp") == 0;
     make_arguments(arguments, url, numbers);
     /* A call consists of a request to the master and a transfer, each with that timeout. If the
      * master is gone, Mooncake searches it for four seconds, independent of the timeout. */
-    int rc = tierce__bridge_create(
-        &mooncake->bridge,
+    int rc = tierce__bridge_store_open(
+        &mooncake->base, source,
         &(struct tierce__bridge_opts){.python = text_or(url, "python", "python3"),
+                                      .script = &script,
                                       .arguments = arguments->list,
                                       .log = tierce__url_param(url, "log"),
-                                      .pool = source->opts->pool,
                                       .seats = (uint32_t)numbers->links,
-                                      .call_ms = 2 * (uint32_t)numbers->timeout_ms + 5000});
+                                      .call_ms = 2 * (uint32_t)numbers->timeout_ms + 5000},
+        why);
     tierce__free(arguments);
     return rc;
 }
@@ -374,33 +239,27 @@ static int open_mooncake(void **store, struct tierce__client *own,
     int rc = check_texts(source->url, why);
     if (rc == 0)
         rc = read_numbers(&numbers, source->url, own->links, why);
-    if (rc == 0 && tierce__pool_fd(source->opts->pool) < 0) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the memory cannot be shared with Mooncake");
-        rc = TIERCE_E_UNSUPPORTED;
-    }
     own->prefix = mooncake->prefix;
-    return rc == 0 ? start_bridge(mooncake, source, &numbers) : rc;
+    return rc == 0 ? start_bridge(mooncake, source, &numbers, why) : rc;
 }
-
-_Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a slot for each link");
 
 const struct tierce__client tierce__mooncake_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE,
-              .close = close_mooncake,
-              .link_open = open_link,
+              .close = tierce__bridge_store_close,
+              .link_open = tierce__bridge_link_open,
               .link_close = tierce__free,
-              .exists = mooncake_exists,
+              .exists = tierce__bridge_link_exists,
               .get = mooncake_get,
-              .put = mooncake_put,
-              .remove = mooncake_remove,
-              .ping = mooncake_ping,
-              .why = why_of},
+              .put = tierce__bridge_link_put,
+              .remove = tierce__bridge_link_remove,
+              .ping = tierce__bridge_link_ping,
+              .why = tierce__bridge_link_why},
     .scheme = "mooncake",
     .store_bytes = sizeof(struct mooncake),
-    .link_bytes = sizeof(struct mooncake_link),
+    .link_bytes = sizeof(struct tierce__bridge_link),
     .links = LINKS,
     .names_max = TIERCE__BRIDGE_NAMES_MAX,
     .open = open_mooncake,
-    .state = state_of,
-    .abort = abort_calls,
+    .state = tierce__bridge_link_state,
+    .abort = tierce__bridge_store_abort,
 };

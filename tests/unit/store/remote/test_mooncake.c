@@ -98,7 +98,7 @@ static const char script[] =
     "        if op == 2 and mode == 'half':\n"
     "            seat.sendall(struct.pack('<II', magic, 0)); os._exit(0)\n"
     "        if op == 2 and mode == 'magic': magic += 1\n"
-    "        if op == 2 and mode == 'zero': zero = 1\n"
+    "        if op == 2 and mode == 'zero': zero = 1 << 20\n"
     "        if op == 2 and mode == 'more': result = length + 1\n"
     "        if op == 2 and mode == 'nothing': result = 0\n"
     "        if op == 2 and mode == 'less': result = length - 1\n"
@@ -402,6 +402,7 @@ START_TEST(urls_that_are_refused)
     ck_assert_int_eq(try_url("mooncake://a", why), TIERCE_E_UNSUPPORTED);
     tierce__pool_destroy(pool);
     ck_assert(tierce__connector_needs_shared_pool("mooncake://a"));
+    ck_assert(tierce__connector_needs_shared_pool("python:///a.py:B"));
     ck_assert(!tierce__connector_needs_shared_pool("redis://a"));
     static const char *const shared[] = {"fleet://a/g?mooncake_python=p",
                                          "fleet+tls://a/g?token_file=t&mooncake_python=p"};

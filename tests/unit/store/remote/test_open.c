@@ -9,11 +9,11 @@ static const struct {
     const char *url, *why;
 } not_opened[] = {
     {"a-scheme-of-more-than-sixteen://bucket",
-     "no connector for a-scheme-of-more://; there are redis://, rediss://, "
-     "valkey://, valkeys://, tierce://, file://, nixl://, lm://, mooncake://, s3://, memcached://, "
-     "plugin://, fleet://, peers://, transfer://; "
-     "some with +unix, +sentinel, +cluster, +tls, +nixl"},
-    {"nothing", "a URL begins with one of redis://, "},
+     "no connector for a-scheme-of-more://; there are redis, rediss, valkey, valkeys, tierce, "
+     "file, "
+     "nixl, lm, mooncake, s3, memcached, plugin, python, fleet, peers, transfer; some with +unix, "
+     "+sentinel, +cluster, +tls, +nixl"},
+    {"nothing", "a URL begins with a scheme and ://; there are redis, "},
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
                          "prefix, db, timeout_ms, ca_file, client_certificate, client_key, "
                          "wait_replicas, sentinel_user, sentinel_password"},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store/remote/mooncake/mooncake_bridge.h"
+#include "store/remote/bridge/bridge.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/config/config_parse.h"
 #include "base/threads/lock.h"
 #include "net/stream.h"
 
@@ -34,7 +35,7 @@
 #define CHILD_SEATS   5
 #define CHILD_END     (CHILD_SEATS + (int)TIERCE__BRIDGE_SEATS_MAX) /* none of them is above */
 
-/* ---- messages between the two; the same as in mooncake_bridge.py ----------------------------- */
+/* ---- messages between the two; the same as in bridge.py -------------------------------------- */
 
 #define FRAME_MAGIC 0x4e4f4f4du
 
@@ -50,10 +51,13 @@ struct bridge_ask {
     uint64_t place, offset, length;
 };
 
+/* Then the text. */
 struct bridge_answer {
-    uint32_t magic, zero;
+    uint32_t magic, text_bytes;
     int64_t result;
 };
+
+#define TEXT_BYTES_MAX (TIERCE__CONNECTOR_WHY_BYTES - 16)
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
@@ -70,6 +74,9 @@ struct tierce__bridge {
     char *python, *log;
     char *arguments[ARGUMENTS_MAX + 1];
     size_t argument_count;
+    const struct tierce__bridge_script *script;
+    char *options; /* each with its NUL; or NULL */
+    size_t option_bytes;
     int pool_fd;
     uint32_t seat_count, call_ms;
     struct seat *seats;
@@ -115,16 +122,15 @@ static int make_pair(int pair[2])
     return rc;
 }
 
-static int make_script(int *out)
+static int make_script(int *out, const struct tierce__bridge_script *script)
 {
-    int fd = memfd_create("tierce-mooncake", MFD_CLOEXEC);
+    int fd = memfd_create("tierce-bridge", MFD_CLOEXEC);
     if (fd < 0)
         return -errno;
     *out = fcntl(fd, F_DUPFD_CLOEXEC, CHILD_END);
     int rc = *out < 0 ? -errno : 0;
     close(fd);
-    size_t bytes = tierce__mooncake_bridge_py_size;
-    if (rc == 0 && write(*out, tierce__mooncake_bridge_py, bytes) != (ssize_t)bytes)
+    if (rc == 0 && write(*out, script->text, *script->bytes) != (ssize_t)*script->bytes)
         rc = -ENOMEM;
     if (rc == 0 && lseek(*out, 0, SEEK_SET) != 0)
         rc = -errno;
@@ -241,27 +247,47 @@ static int receive(int fd, void *bytes, size_t size, uint64_t deadline_ns)
     return tierce__stream_receive(fd, &piece, 1, size, &got, deadline_ns);
 }
 
-static int hear_hello(int control, char why[TIERCE__CONNECTOR_WHY_BYTES])
+/* A text of the process, of any bytes. */
+static int receive_text(int fd, char text[TEXT_BYTES_MAX], uint32_t bytes, uint64_t deadline_ns)
+{
+    char raw[TEXT_BYTES_MAX];
+    if (bytes >= TEXT_BYTES_MAX)
+        return TIERCE_E_FORMAT;
+    int rc = bytes > 0 ? receive(fd, raw, bytes, deadline_ns) : 0;
+    raw[rc == 0 ? bytes : 0] = '\0';
+    tierce__text_for_message(text, TEXT_BYTES_MAX, raw);
+    return rc;
+}
+
+static int send_options(int control, const struct tierce__bridge *bridge, uint64_t deadline_ns)
+{
+    struct iovec piece = {.iov_base = bridge->options, .iov_len = bridge->option_bytes};
+    return bridge->option_bytes > 0 ? tierce__stream_send(control, &piece, 1, deadline_ns) : 0;
+}
+
+static int hear_hello(int control, const struct tierce__bridge *bridge,
+                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct hello hello;
-    char text[TIERCE__CONNECTOR_WHY_BYTES - 16];
+    char text[TEXT_BYTES_MAX];
     uint64_t deadline_ns = tierce__deadline_in_ms(START_MS);
-    int rc = receive(control, &hello, sizeof(hello), deadline_ns);
+    int rc = send_options(control, bridge, deadline_ns);
+    if (rc == 0)
+        rc = receive(control, &hello, sizeof(hello), deadline_ns);
     if (rc != 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the bridge %s; log=FILE keeps its output",
                  rc == TIERCE_E_DEADLINE ? "does not become ready" : "ended before it was ready");
         return TIERCE_E_DOWN;
     }
-    bool ok = memcmp(hello.magic, "tierce-1", sizeof(hello.magic)) == 0 && hello.status <= 1 &&
-              hello.text_bytes < sizeof(text);
-    if (!ok || receive(control, text, hello.text_bytes, deadline_ns) != 0) {
+    bool ok = memcmp(hello.magic, "tierce-1", sizeof(hello.magic)) == 0 && hello.status <= 1;
+    if (!ok || receive_text(control, text, hello.text_bytes, deadline_ns) != 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "the started process is not a bridge: check the parameter python");
         return TIERCE_E_FORMAT;
     }
     if (hello.status == 0)
         return 0;
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the bridge: %.*s", (int)hello.text_bytes, text);
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the bridge: %s", text);
     return TIERCE_E_DOWN;
 }
 
@@ -287,7 +313,7 @@ static int prepare(const struct tierce__bridge *bridge, struct birth *birth)
     if (birth->seats == NULL)
         return -ENOMEM;
     memset(birth->seats, -1, bridge->seat_count * sizeof(*birth->seats));
-    int rc = make_script(&birth->script);
+    int rc = make_script(&birth->script, bridge->script);
     if (rc == 0)
         rc = make_pair(birth->control);
     for (uint32_t i = 0; i < bridge->seat_count && rc == 0; i++)
@@ -356,7 +382,7 @@ static int start_process(struct tierce__bridge *bridge)
     for (uint32_t i = 0; birth.seats != NULL && i < bridge->seat_count; i++)
         close_fd(&birth.seats[i][1]);
     if (rc == 0)
-        rc = hear_hello(birth.control[0], why);
+        rc = hear_hello(birth.control[0], bridge, why);
     if (rc != 0 && birth.pidfd >= 0)
         kill_and_await(birth.pidfd);
 
@@ -496,8 +522,10 @@ int tierce__bridge_call(struct tierce__bridge *bridge, uint32_t number,
     rc = send_ask(seat->fd, ask, deadline_ns);
     if (rc == 0)
         rc = receive(seat->fd, &answer, sizeof(answer), deadline_ns);
-    if (rc == 0 && (answer.magic != FRAME_MAGIC || answer.zero != 0))
+    if (rc == 0 && answer.magic != FRAME_MAGIC)
         rc = TIERCE_E_FORMAT;
+    if (rc == 0)
+        rc = receive_text(seat->fd, why, answer.text_bytes, deadline_ns);
     if (rc == 0) {
         *result = answer.result;
         return 0;
@@ -541,12 +569,50 @@ static void free_bridge(struct tierce__bridge *bridge)
     bridge->magic = 0;
     for (size_t i = 0; i < bridge->argument_count; i++)
         tierce__free(bridge->arguments[i]);
+    if (bridge->options != NULL)
+        explicit_bzero(bridge->options, bridge->option_bytes);
+    tierce__free(bridge->options);
     tierce__free(bridge->python);
     tierce__free(bridge->log);
     tierce__free(bridge->seats);
     tierce__cond_fini(&bridge->changed);
     tierce__lock_fini(&bridge->lock);
     tierce__free(bridge);
+}
+
+static int copy_arguments(struct tierce__bridge *bridge, const char *const *arguments)
+{
+    for (size_t i = 0; arguments[i] != NULL; i++) {
+        TIERCE_ASSERT(i < ARGUMENTS_MAX);
+        bridge->arguments[i] = tierce__strdup(arguments[i]);
+        if (bridge->arguments[i] == NULL)
+            return -ENOMEM;
+        bridge->argument_count++;
+    }
+    return 0;
+}
+
+/* The process is told how many bytes of options there are. */
+static int copy_options(struct tierce__bridge *bridge, const char *const *options)
+{
+    char argument[40], *at;
+    for (size_t i = 0; options != NULL && options[i] != NULL; i++)
+        bridge->option_bytes += strlen(options[i]) + 1;
+    if (bridge->option_bytes == 0)
+        return 0;
+    TIERCE_ASSERT(bridge->argument_count < ARGUMENTS_MAX);
+    bridge->options = at = tierce__alloc(bridge->option_bytes);
+    for (size_t i = 0; at != NULL && options[i] != NULL; i++) {
+        size_t bytes = strlen(options[i]) + 1;
+        memcpy(at, options[i], bytes);
+        at += bytes;
+    }
+    snprintf(argument, sizeof(argument), "options=%zu", bridge->option_bytes);
+    bridge->arguments[bridge->argument_count] = tierce__strdup(argument);
+    if (bridge->arguments[bridge->argument_count] == NULL)
+        return -ENOMEM;
+    bridge->argument_count++;
+    return bridge->options != NULL ? 0 : -ENOMEM;
 }
 
 int tierce__bridge_create(struct tierce__bridge **out, const struct tierce__bridge_opts *opts)
@@ -559,21 +625,18 @@ int tierce__bridge_create(struct tierce__bridge **out, const struct tierce__brid
     *bridge = (struct tierce__bridge){.magic = BRIDGE_MAGIC,
                                       .pool_fd = tierce__pool_fd(opts->pool),
                                       .call_ms = opts->call_ms,
+                                      .script = opts->script,
                                       .pidfd = -1,
                                       .control = -1};
     tierce__lock_init(&bridge->lock, TIERCE__LOCK_BRIDGE);
     tierce__cond_init(&bridge->changed);
-    bool ok = true;
     bridge->python = tierce__strdup(opts->python);
     bridge->log = opts->log != NULL ? tierce__strdup(opts->log) : NULL;
     bridge->seats = tierce__calloc(opts->seats, sizeof(*bridge->seats));
-    for (; ok && opts->arguments[bridge->argument_count] != NULL; bridge->argument_count++) {
-        TIERCE_ASSERT(bridge->argument_count < ARGUMENTS_MAX);
-        char *copy = tierce__strdup(opts->arguments[bridge->argument_count]);
-        bridge->arguments[bridge->argument_count] = copy;
-        ok = copy != NULL;
-    }
-    if (!ok || bridge->python == NULL || bridge->seats == NULL ||
+    int rc = copy_arguments(bridge, opts->arguments);
+    if (rc == 0)
+        rc = copy_options(bridge, opts->options);
+    if (rc != 0 || bridge->python == NULL || bridge->seats == NULL ||
         (opts->log != NULL && bridge->log == NULL)) {
         free_bridge(bridge);
         return -ENOMEM;
