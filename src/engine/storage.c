@@ -417,6 +417,7 @@ struct tierce__buf *tierce__storage_reserve_worthy(struct tierce_engine *engine,
                                           .before = before,
                                           .bytes = chunk->object_bytes,
                                           .origin = chunk->origin,
+                                          .keeps_prefixes = engine->level_count == 1,
                                           .refused = refused,
                                           .follows_refused = refused != NULL && *refused});
 }

@@ -103,6 +103,9 @@ struct tierce__reserve {
     const struct tierce__buf *before; /* its buffer, if the caller holds it; or NULL */
     uint64_t bytes;                   /* > 0 */
     struct tierce__policy_origin origin;
+    /* No other tier has the prefixes of chunks: there is no room if a chunk would have to be
+     * evicted before its suffix (tierce__policy_inner). */
+    bool keeps_prefixes;
     /* NULL: the policy is not asked. Otherwise the caller does not need the chunk in this tier:
      * [out] whether there is no room and the policy does not evict for it. */
     bool *refused;

@@ -43,6 +43,28 @@ static uint32_t leaf_victim(struct model *m)
     return oldest(m, has_no_child);
 }
 
+void model_note_inner(struct model *m)
+{
+    for (uint32_t i = 0; i < m->slots; i++) {
+        struct model_item *item = &m->items[i];
+        if (!is_candidate(m, i) || has_no_child(m, i))
+            item->inner_since = 0;
+        else if (item->inner_since == 0)
+            item->inner_since = ++m->clock;
+    }
+}
+
+uint32_t model_inner(const struct model *m)
+{
+    uint32_t best = NONE;
+    for (uint32_t i = 0; i < m->slots; i++) {
+        uint64_t since = m->items[i].inner_since;
+        if (since > 0 && (best == NONE || since > m->items[best].inner_since))
+            best = i;
+    }
+    return best;
+}
+
 static uint32_t fifo_victim(struct model *m)
 {
     uint32_t best = NONE;

@@ -21,6 +21,7 @@ struct model_item {
     uint64_t uses;               /* 1 when stored */
     uint32_t parent;             /* slot, or NO_SLOT */
     uint64_t parent_stored_at;   /* distinguishes the parent from the present owner of its slot */
+    uint64_t inner_since;        /* evictable and with children since; 0: it is not */
     struct tierce__policy_origin origin; /* of its insert */
 };
 
@@ -73,6 +74,12 @@ struct model_ops {
 
 /* NULL past the end. */
 const struct model_ops *model_ops_at(size_t index);
+
+/* After each change of a policy by parent. */
+void model_note_inner(struct model *m);
+
+/* The slot that is evictable and has had children for the shortest time, or NO_SLOT. */
+uint32_t model_inner(const struct model *m);
 
 /* The slot that has expired first, or NO_SLOT. */
 uint32_t model_expired(const struct model *m);

@@ -36,12 +36,28 @@ static uint64_t new_key(struct twins *t)
     }
 }
 
+static void note_inner(struct twins *t)
+{
+    if (t->ops->by_parent)
+        model_note_inner(&t->m);
+}
+
 static void remove_slot(struct twins *t, uint32_t slot, bool evicted)
 {
     t->ops->remove(t->policy, slot, evicted);
     if (t->m.ops->remove != NULL)
         t->m.ops->remove(&t->m, slot, evicted);
     t->m.items[slot] = (struct model_item){0};
+    note_inner(t);
+}
+
+static void check_inner(struct twins *t, bool evict)
+{
+    uint32_t want = model_inner(&t->m), slot = TIERCE__NO_SLOT;
+    ck_assert(tierce__policy_inner(t->policy, &slot) == (want != TIERCE__NO_SLOT));
+    ck_assert_uint_eq(slot, want);
+    if (evict && slot != TIERCE__NO_SLOT)
+        remove_slot(t, slot, true);
 }
 
 static bool check_victim(struct twins *t, bool evict)
@@ -73,6 +89,7 @@ static void pin(struct twins *t, uint32_t slot, bool pinned)
     t->m.items[slot].pinned = pinned;
     if (t->m.ops->pin != NULL)
         t->m.ops->pin(&t->m, slot);
+    note_inner(t);
 }
 
 /* Pins all, lets a search pass over them, and unpins most in random order: many slots are then
@@ -142,6 +159,7 @@ static void insert(struct twins *t, uint32_t slot)
         item->parent_stored_at = t->m.items[entry.parent].stored_at;
     if (t->m.ops->insert != NULL)
         t->m.ops->insert(&t->m, slot);
+    note_inner(t);
 }
 
 static void begin_request(struct twins *t)
@@ -181,6 +199,8 @@ static void step(struct twins *t)
         skip(t);
     if (below(t, 200) == 0)
         storm(t);
+    else if (below(t, 20) == 0)
+        check_inner(t, below(t, 3) == 0);
     else if (dice >= 98)
         check_expired(t, dice == 99);
     else if (dice >= 85)

@@ -9,8 +9,10 @@
 int tierce__flat_init(struct tierce__flat *flat, const struct tierce__flat_opts *opts)
 {
     TIERCE_DASSERT(opts->key_count >= 1 && opts->capacity >= 1);
-    *flat = (struct tierce__flat){
-        .capacity = opts->capacity, .free_slot = TIERCE__NO_SLOT, .slots = opts->key_count};
+    *flat = (struct tierce__flat){.capacity = opts->capacity,
+                                  .evicts_inner = opts->evicts_inner,
+                                  .free_slot = TIERCE__NO_SLOT,
+                                  .slots = opts->key_count};
     if (!opts->in_bytes && opts->policy != NULL && opts->capacity < flat->slots)
         flat->slots = (uint32_t)opts->capacity;
     size_t slot_of_bytes = opts->key_count * sizeof(*flat->slot_of);

@@ -35,6 +35,7 @@ struct tierce__flat {
     uint32_t fresh;     /* slots from here on were never taken */
     uint32_t free_slot; /* a list through key_in; NO_SLOT */
     uint64_t capacity;
+    bool evicts_inner;                   /* if there is no victim (tierce__policy_inner) */
     uint64_t now;                        /* of the policy */
     struct tierce__policy_origin origin; /* of the request whose keys are used; `ends`: of last */
     uint32_t last;                       /* its last key */
@@ -48,6 +49,7 @@ struct tierce__flat_opts {
     uint32_t key_count;                      /* keys are below; >= 1 */
     uint64_t capacity;                       /* keys, or bytes if `in_bytes`; >= 1 */
     bool in_bytes;
+    bool evicts_inner; /* as of struct tierce__flat */
     uint64_t seed, ttl;
     uint32_t samples;
 };
@@ -105,7 +107,8 @@ TIERCE__FLAT_INLINE bool tierce__flat_make_room(struct tierce__flat *flat,
 {
     uint32_t slot;
     while (flat->used + bytes > flat->capacity) {
-        if (!ops->victim(flat->policy, flat->now, &slot))
+        if (!ops->victim(flat->policy, flat->now, &slot) &&
+            !(flat->evicts_inner && tierce__policy_inner(flat->policy, &slot)))
             return false;
         tierce__flat_let_go(flat, ops, slot);
         flat->evicted++;

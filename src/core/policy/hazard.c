@@ -477,8 +477,7 @@ static void hazard_remove(struct tierce__policy *policy, uint32_t slot, bool evi
     struct hazard_node *node = &h->nodes[slot];
     struct hazard_entry *e = &h->entries[slot];
     bool sampled = (node->past.flags & IS_SAMPLED) != 0;
-    if ((node->past.flags & IS_LISTED) != 0)
-        unlink_slot(h, slot);
+    unlist(h, slot);
     if (evicted)
         push_ghost(h, e->key, tierce__hazard_hash(e->key), &node->past);
     else
@@ -548,10 +547,16 @@ static bool hazard_victim(struct tierce__policy *policy, uint64_t now, uint32_t 
     uint32_t list = oldest_list(h, cell / BUCKETS, cell % BUCKETS);
     TIERCE_DASSERT(h->lists[list] != TIERCE__NO_SLOT);
     *slot = h->lists[list];
-    uint32_t next = h->nodes[*slot].newer; /* the next victim, probably */
-    __builtin_prefetch(&h->nodes[h->nodes[next].newer], 1);
+    uint32_t next = h->nodes[*slot].link.newer; /* the next victim, probably */
+    __builtin_prefetch(&h->nodes[h->nodes[next].link.newer], 1);
     __builtin_prefetch(&h->entries[next], 1);
     return true;
+}
+
+static bool hazard_inner(struct tierce__policy *policy, uint32_t *slot)
+{
+    const struct hazard *h = hazard_of(policy);
+    return tierce__ring_newest(links_of(h), h->lists[INNER], slot);
 }
 
 static bool hazard_admits(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
@@ -589,15 +594,14 @@ static void hazard_prefetch(const struct tierce__policy *policy, uint64_t key, u
     } else if (!near) {
         __builtin_prefetch(&h->nodes[slot], 1);
     } else if ((h->nodes[slot].past.flags & IS_LISTED) != 0) {
-        __builtin_prefetch(&h->nodes[h->nodes[slot].newer], 1);
-        __builtin_prefetch(&h->nodes[h->nodes[slot].older], 1);
+        __builtin_prefetch(&h->nodes[h->nodes[slot].link.newer], 1);
+        __builtin_prefetch(&h->nodes[h->nodes[slot].link.older], 1);
     }
 }
 
 const struct tierce__policy_ops tierce__policy_hazard_ops = {
     .name = "hazard",
-    .summary =
-        "least expected hits per time in the cache, learned; never a prefix before its suffix",
+    .summary = "least expected hits per time in the cache, learned; a suffix before its prefix",
     .by_parent = true,
     .counts_uses = true,
     .create = hazard_create,
@@ -610,6 +614,7 @@ const struct tierce__policy_ops tierce__policy_hazard_ops = {
     .set_evictable = hazard_set_evictable,
     .remove = hazard_remove,
     .victim = hazard_victim,
+    .inner = hazard_inner,
     .hints = hazard_hints,
     .prefetch = hazard_prefetch,
 };

@@ -6,6 +6,7 @@
 #include "core/policy/hazard_ghosts.h"
 #include "core/policy/hazard_index.h"
 #include "core/policy/policy.h"
+#include "core/policy/ring.h"
 
 /*
  * The state of the policy `hazard`, and the cells of its leaves: for hazard.c alone, which explains
@@ -26,6 +27,7 @@ enum {
     SAMPLE = 8,
     LISTS = (NEAR + FAR + 1) * CLASSES,
     OLDEST = (NEAR + FAR) * CLASSES, /* the first list of entries older than FAR */
+    INNER = LISTS,                   /* evictable entries that are no leaves, in no cell */
     UNIT_MIN = 16,                   /* uses: bounds the ticks per use */
     GHOSTS_PER_ENTRY = 4,
     GHOSTS_MAX = 1 << 30,
@@ -58,12 +60,12 @@ enum { GHOST_IS = 1, GHOST_FREQUENCY = 1, GHOST_CLASS = 4, GHOST_TICK = 10 };
 _Static_assert(TIERCE__HAZARD_HINTS == TIERCE__HINTS - 1, "a part of the class for each hint");
 _Static_assert(CLASSES == 1 << (GHOST_TICK - GHOST_CLASS), "the class of a ghost has its bits");
 
-enum { IS_IN = 1, IS_PINNED = 2, IS_LISTED = 4, IS_SAMPLED = 8 };
+enum { IS_IN = 1, IS_PINNED = 2, IS_LISTED = 4, IS_SAMPLED = 8, IS_INNER = 16 };
 
 /* As much as a use of a leaf needs: 16 bytes. */
 struct hazard_node {
     struct hazard_past past;
-    uint32_t newer, older; /* in its list, if IS_LISTED: a ring */
+    struct tierce__ring_link link; /* in its list, if IS_LISTED or IS_INNER */
 };
 
 /* The part of a class that a request knows. */
@@ -99,7 +101,7 @@ struct hazard {
     uint64_t occupied[CELL_WORDS];                /* by rank: cells with lists */
     uint32_t cells[CELLS];                        /* lists that are not empty */
     uint64_t list_bits[CLASSES][LIST_WORDS];      /* near, then far lists that are not empty */
-    uint32_t lists[LISTS];                        /* the oldest slot, or NO_SLOT */
+    uint32_t lists[LISTS + 1];                    /* the oldest slot, or NO_SLOT */
     uint32_t near_counts[NEAR][CLASSES];          /* entries and ghosts last used at a tick */
     uint64_t near_classes[NEAR];                  /* a bit for each class used at the tick */
     uint32_t far_counts[FAR][CLASSES];            /* of the sample, last used in a span */
@@ -191,45 +193,34 @@ static inline void flip_list_bit(struct hazard *h, uint32_t list)
         h->list_bits[list % CLASSES][list / CLASSES / 64] ^= 1ULL << (list / CLASSES % 64);
 }
 
+static inline struct tierce__ring_links links_of(const struct hazard *h)
+{
+    return (struct tierce__ring_links){&h->nodes[0].link, sizeof(h->nodes[0])};
+}
+
 /* Puts a slot at the end of its list: the older one is the next victim. */
 static inline void link_slot(struct hazard *h, uint32_t slot, bool older)
 {
-    struct hazard_node *nodes = h->nodes, *node = &nodes[slot];
-    uint32_t list = list_of(h, &node->past), first = h->lists[list];
-    TIERCE_DASSERT((node->past.flags & IS_LISTED) == 0);
-    node->past.flags |= IS_LISTED;
-    if (first == TIERCE__NO_SLOT) {
-        node->newer = node->older = slot;
-        h->lists[list] = slot;
-        flip_list_bit(h, list);
-        add_list(h, node->past.klass * BUCKETS + bucket_of(h, node->past.tick));
+    struct hazard_past *past = &h->nodes[slot].past;
+    uint32_t list = list_of(h, past);
+    TIERCE_DASSERT((past->flags & (IS_LISTED | IS_INNER)) == 0);
+    past->flags |= IS_LISTED;
+    if (!tierce__ring_add(links_of(h), &h->lists[list], slot, older))
         return;
-    }
-    node->newer = first;
-    node->older = nodes[first].older;
-    nodes[node->older].newer = slot;
-    nodes[first].older = slot;
-    if (older)
-        h->lists[list] = slot;
+    flip_list_bit(h, list);
+    add_list(h, past->klass * BUCKETS + bucket_of(h, past->tick));
 }
 
 static inline void unlink_slot(struct hazard *h, uint32_t slot)
 {
-    struct hazard_node *nodes = h->nodes, *node = &nodes[slot];
-    uint32_t list = list_of(h, &node->past);
-    TIERCE_DASSERT((node->past.flags & IS_LISTED) != 0 && h->lists[list] != TIERCE__NO_SLOT);
-    node->past.flags &= (uint8_t)~IS_LISTED;
-    if (node->newer == slot) {
-        TIERCE_DASSERT(h->lists[list] == slot);
-        h->lists[list] = TIERCE__NO_SLOT;
-        flip_list_bit(h, list);
-        drop_list(h, node->past.klass * BUCKETS + bucket_of(h, node->past.tick));
+    struct hazard_past *past = &h->nodes[slot].past;
+    uint32_t list = list_of(h, past);
+    TIERCE_DASSERT((past->flags & IS_LISTED) != 0);
+    past->flags &= (uint8_t)~IS_LISTED;
+    if (!tierce__ring_remove(links_of(h), &h->lists[list], slot))
         return;
-    }
-    nodes[node->newer].older = node->older;
-    nodes[node->older].newer = node->newer;
-    if (h->lists[list] == slot)
-        h->lists[list] = node->newer;
+    flip_list_bit(h, list);
+    drop_list(h, past->klass * BUCKETS + bucket_of(h, past->tick));
 }
 
 /* Appends a list that is not empty to an older list, and moves it from cell to cell. */
@@ -248,22 +239,40 @@ static inline void append_list(struct hazard *h, uint32_t from, uint32_t to, uin
         add_list(h, to_cell);
         return;
     }
-    uint32_t last = nodes[first].older, target_last = nodes[target].older;
-    nodes[target_last].newer = first;
-    nodes[first].older = target_last;
-    nodes[last].newer = target;
-    nodes[target].older = last;
+    uint32_t last = nodes[first].link.older, target_last = nodes[target].link.older;
+    nodes[target_last].link.newer = first;
+    nodes[first].link.older = target_last;
+    nodes[last].link.newer = target;
+    nodes[target].link.older = last;
 }
 
+/* Takes a slot out of the list that it is in, if any. */
+static inline void unlist(struct hazard *h, uint32_t slot)
+{
+    struct hazard_past *past = &h->nodes[slot].past;
+    if ((past->flags & IS_LISTED) != 0)
+        unlink_slot(h, slot);
+    else if ((past->flags & IS_INNER) != 0)
+        (void)tierce__ring_remove(links_of(h), &h->lists[INNER], slot);
+    past->flags &= (uint8_t)~IS_INNER;
+}
+
+/* After a change of its pin or its children. `older`: as of link_slot. */
 static inline void update_listed(struct hazard *h, uint32_t slot, bool older)
 {
-    const struct hazard_node *node = &h->nodes[slot];
-    bool is = (node->past.flags & IS_LISTED) != 0;
-    bool should = (node->past.flags & IS_PINNED) == 0 && h->entries[slot].children == 0;
-    if (is && !should)
-        unlink_slot(h, slot);
-    else if (!is && should)
+    struct hazard_past *past = &h->nodes[slot].past;
+    uint8_t is = past->flags & (IS_LISTED | IS_INNER), should = 0;
+    if ((past->flags & IS_PINNED) == 0)
+        should = h->entries[slot].children == 0 ? IS_LISTED : IS_INNER;
+    if (is == should)
+        return;
+    unlist(h, slot);
+    if (should == IS_LISTED)
         link_slot(h, slot, older);
+    if (should != IS_INNER)
+        return;
+    past->flags |= IS_INNER;
+    (void)tierce__ring_add(links_of(h), &h->lists[INNER], slot, false);
 }
 
 #endif

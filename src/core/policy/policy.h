@@ -108,8 +108,8 @@ struct tierce__policy_opts {
 struct tierce__policy_ops {
     const char *name;
     const char *summary; /* one line for help and docs */
-    bool by_parent;   /* uses parents: an entry stays as long as an entry that names it as parent */
-    bool counts_uses; /* the number of touches matters: an extra touch changes the victim */
+    bool by_parent;      /* uses parents: a victim is never the parent of an entry */
+    bool counts_uses;    /* the number of touches matters: an extra touch changes the victim */
     TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
                                  const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
     void (*destroy)(struct tierce__policy *policy);
@@ -141,6 +141,13 @@ struct tierce__policy_ops {
     /* *slot = the entry to evict now, which stays in until remove; false if none is evictable.
      * Repeated calls without a change in between return the same slot. */
     bool (*victim)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
+    /* Optional, tierce__policy_inner: *slot = an evictable entry that is the parent of others;
+     * false if there is none. For an owner that has no victim and must have room, such as for a
+     * prompt that alone fills the cache, whose last entry is being written. It is the entry that
+     * most recently got its first child or became evictable: of a prompt, mostly the last such
+     * entry, so that the next victims are the entries before it. Its children stay, without a
+     * parent. */
+    bool (*inner)(struct tierce__policy *policy, uint32_t *slot);
     /* Optional, tierce__policy_expired: *slot = an evictable entry that has expired; it is removed
      * even if there is room. */
     bool (*expired)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
@@ -208,6 +215,11 @@ static inline bool tierce__policy_hears(const struct tierce__policy *policy, boo
     bool used = again || *fresh;
     *fresh = false;
     return !used || !policy->ops->counts_uses;
+}
+
+static inline bool tierce__policy_inner(struct tierce__policy *policy, uint32_t *slot)
+{
+    return policy->ops->inner != NULL && policy->ops->inner(policy, slot);
 }
 
 static inline bool tierce__policy_expired(struct tierce__policy *policy, uint64_t now,

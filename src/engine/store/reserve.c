@@ -54,7 +54,7 @@ struct tierce__reservation {
     bool given_up;
     bool ends;       /* the last chunk is the last of the prompt so far */
     uint8_t hint;    /* of the session */
-    bool is_refused; /* the memory's policy refuses chunks from one of them on */
+    bool is_refused; /* the memory's policy has refused the last chunk */
     size_t first;    /* chunk that may be stored; the earlier ones count as held */
     size_t count;
     struct reserve_chunk *chunks;
@@ -153,6 +153,8 @@ static struct tierce__buf *take_room(struct tierce__reservation *r, struct reser
         chunk->is_promised = true;
     }
     bool *refused = may_refuse(r, chunk) ? &r->is_refused : NULL;
+    if (refused == NULL)
+        r->is_refused = false; /* a chunk before was */
     struct tierce__buf *buf =
         tierce__storage_reserve_worthy(r->engine, &chunk->record, before, refused);
     if (buf == NULL)
@@ -231,6 +233,7 @@ static void refuse_rest(struct tierce__reservation *r, const struct tierce_chain
 /*
  * Claims and reserves every chunk from `held` on that no local tier holds and no other request is
  * storing, up to the first one without memory: its successors would be a suffix without its prefix.
+ * Chunks that memory refuses and a slower tier has are passed over.
  * Returns the index of that chunk; keys.count if there is none.
  */
 static size_t reserve_missing(struct tierce__reservation *r, const struct tierce_chain *chain,
@@ -265,7 +268,8 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
         }
         tierce__claim_end(&r->engine->storing, &chunk->claim, &ready);
         run_ready(&ready);
-        if (!island)
+        /* A refused chunk that a slower tier has is still a prefix of its successors. */
+        if (!island && !(r->is_refused && chunk->held))
             break;
     }
     TIERCE_DASSERT(r->count + shared <= r->keys.count - held);

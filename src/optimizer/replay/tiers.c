@@ -618,6 +618,7 @@ static int create_stores(struct tierce__tiers *t)
                                .key_count = t->opts.distinct > 0 ? t->opts.distinct : 1,
                                .capacity = spec->policy != NULL ? spec->capacity : UINT64_MAX,
                                .in_bytes = t->opts.in_bytes,
+                               .evicts_inner = i == 0 && t->opts.tier_count > 1,
                                .seed = t->opts.seed,
                                .ttl = spec->ttl_us,
                            });

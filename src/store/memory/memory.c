@@ -157,7 +157,7 @@ static int run_put(struct tierce__memory *memory, struct tierce__store_req *req,
             tierce__memory_policy_entry(memory, &req->keys[0], req->buf->bytes, &req->origin);
         tierce__policy_expect(memory->policy, &entry);
         if (tierce__index_count(memory->index) == memory->slot_count &&
-            tierce__memory_evict_one(memory, tierce__memory_note_lack(memory, 0)) == 0)
+            tierce__memory_evict_one(memory, tierce__memory_note_lack(memory, 0), false) == 0)
             return TIERCE_E_FULL;
         if (req->parent != NULL)
             entry.parent = tierce__index_find(memory->index, req->parent);
@@ -339,7 +339,8 @@ static struct tierce__buf *reserve_buf(struct tierce__memory *memory,
         if (rc == 0)
             break;
         if (rc != TIERCE_E_FULL || (asks && refuse(memory, what, &entry)) ||
-            tierce__memory_evict_one(memory, tierce__memory_note_lack(memory, what->bytes)) == 0)
+            tierce__memory_evict_one(memory, tierce__memory_note_lack(memory, what->bytes),
+                                     what->keeps_prefixes) == 0)
             return NULL;
         asks = false;
     }
@@ -368,8 +369,8 @@ static uint64_t memory_evict(struct tierce__tier *tier, uint64_t bytes)
     struct tierce__memory *memory = enter(tier);
     uint64_t freed = 0;
     while (!memory->closed && freed < bytes) {
-        uint64_t more =
-            tierce__memory_evict_one(memory, tierce__memory_note_lack(memory, bytes - freed));
+        uint64_t more = tierce__memory_evict_one(
+            memory, tierce__memory_note_lack(memory, bytes - freed), false);
         if (more == 0)
             break;
         freed += more;

@@ -200,11 +200,19 @@ enum tierce__tier_left tierce__memory_note_lack(struct tierce__memory *memory, u
     return TIERCE__LEFT_NO_SLOT;
 }
 
-uint64_t tierce__memory_evict_one(struct tierce__memory *memory, enum tierce__tier_left left)
+static bool find_victim(struct tierce__memory *memory, uint32_t *slot, bool keeps_prefixes)
+{
+    uint64_t now = tierce__memory_policy_now(memory);
+    return memory->policy->ops->victim(memory->policy, now, slot) ||
+           (!keeps_prefixes && tierce__policy_inner(memory->policy, slot));
+}
+
+uint64_t tierce__memory_evict_one(struct tierce__memory *memory, enum tierce__tier_left left,
+                                  bool keeps_prefixes)
 {
     uint32_t slot;
     tierce__lock_assert_held(&memory->lock);
-    while (memory->policy->ops->victim(memory->policy, tierce__memory_policy_now(memory), &slot)) {
+    while (find_victim(memory, &slot, keeps_prefixes)) {
         TIERCE_DASSERT(slot < memory->slot_count);
         if (!is_lent(memory, slot))
             return evict_slot(memory, slot, left);

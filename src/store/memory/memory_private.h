@@ -96,8 +96,10 @@ struct tierce__buf *tierce__memory_take(struct tierce__memory *memory, uint32_t 
 /* Why there is no room for `bytes`: for lack of bytes, or only of a slot, which is counted. */
 enum tierce__tier_left tierce__memory_note_lack(struct tierce__memory *memory, uint64_t bytes);
 
-/* Evicts one entry by policy and returns the bytes it freed, 0 if there is none to evict. */
-uint64_t tierce__memory_evict_one(struct tierce__memory *memory, enum tierce__tier_left left);
+/* Evicts one entry by policy and returns the bytes it freed, 0 if there is none to evict.
+ * keeps_prefixes: as of struct tierce__reserve. */
+uint64_t tierce__memory_evict_one(struct tierce__memory *memory, enum tierce__tier_left left,
+                                  bool keeps_prefixes);
 
 void tierce__memory_drop_expired(struct tierce__memory *memory);
 

@@ -8,6 +8,7 @@
 #include "prop/optimizer/random_recording.h"
 #include "store/coded/coded_private.h"
 #include "store/disk/disk_private.h"
+#include "store/memory/memory_private.h"
 
 /*
  * The policies of a running engine see the same events as in a simulation: a request is one use of
@@ -486,8 +487,47 @@ START_TEST(a_node_decides_by_hints_as_an_engine_does)
 END_TEST
 
 #define OF_A_NODE a_node_decides_by_hints_as_an_engine_does
+#define EMBEDDED  NULL
 #else
+
+static bool admit_none(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
+{
+    (void)policy, (void)entry;
+    return false;
+}
+
+/* A session computed chunks that the disk has, for memory. Memory does not store them, but its
+ * next chunks are stored: their prefix is on disk. */
+START_TEST(a_refused_chunk_on_disk_ends_no_store)
+{
+    static const char *const sets[] = {"memory.policy", "hazard", "memory.chunks", "4", NULL};
+    struct prompt p, other;
+    fx_open(&fx, true, sets);
+    struct tierce__memory *memory = (void *)fx.engine->levels[0].tier;
+    struct tierce__policy_ops refuses = *memory->policy->ops;
+    refuses.admits = admit_none;
+    make_prompt(&p, (uint64_t[]){1, 2, 3, 4, 5, 6}, 6);
+    make_prompt(&other, (uint64_t[]){11, 12, 13, 14}, 4);
+    store_chunks(&p, 4, 1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    store_chunks(&other, 4, 2);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert(level_has(1, &p.keys.keys[3]) && !level_has(0, &p.keys.keys[0]));
+    memory->policy->ops = &refuses;
+    tierce__session_leave(fx.view, 3, 0);
+    store_chunks(&p, 6, 3);
+    ck_assert(!level_has(0, &p.keys.keys[0]));
+    ck_assert_uint_eq(chunks_found(&p, 0, 4), 6);
+    ck_assert_int_eq(fx_stats(&fx).stores_skipped, 0);
+    end_prompt(&p);
+    end_prompt(&other);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 #define OF_A_NODE NULL
+#define EMBEDDED  a_refused_chunk_on_disk_ends_no_store
 #endif
 
 /* ---- the disk tier beside the simulator's cache ---------------------------------------------- */
@@ -622,5 +662,5 @@ CHECK_MAIN("engine_uses", .seconds = 240,
                      more_requests_than_are_remembered_do_no_harm,
                      memory_holds_what_the_simulator_holds,
                      memory_refuses_chunks_that_are_not_worth_their_room,
-                     hints_of_sessions_reach_the_policies, OF_A_NODE,
+                     hints_of_sessions_reach_the_policies, OF_A_NODE, EMBEDDED,
                      disk_holds_what_the_simulator_holds, on_disk_a_prefix_outlives_its_suffix})

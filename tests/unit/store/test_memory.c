@@ -664,6 +664,52 @@ START_TEST(a_chunk_that_memory_need_not_have_may_be_refused)
 }
 END_TEST
 
+static void put_after(uint64_t n, const struct tierce__key *parent)
+{
+    struct tierce__key key = key_of(n);
+    struct tierce__reserve what = {.key = &key, .parent = parent, .bytes = BYTES};
+    struct tierce__buf *buf = tier->ops->reserve(tier, &what);
+    ck_assert_ptr_nonnull(buf);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, n, &buf), 0);
+    tierce__buf_release(buf);
+}
+
+/* A prompt fills memory, and its last chunk is held: the one before that is evicted if a slower
+ * tier may have it, and then the ones before it, not the first. */
+START_TEST(a_prompt_as_long_as_memory_ends_or_loses_its_middle)
+{
+    static const char *const policies[] = {"leaf_lru", "hazard"};
+    struct tierce__key key = key_of(100), parent;
+    pool = new_pool();
+    struct tierce__memory_opts opts = {.size = sizeof(opts),
+                                       .pool = pool,
+                                       .policy = tierce__policy_find(policies[_i]),
+                                       .chunk_count_max = 4};
+    ck_assert_int_eq(tierce__memory_open(&tier, &opts), 0);
+    for (uint64_t n = 0; n < 4; n++) {
+        put_after(n, n > 0 ? &parent : NULL);
+        parent = key_of(n);
+    }
+    struct tierce__buf *last = get(3), *bufs[3] = {NULL};
+    struct tierce__reserve what = {
+        .key = &key, .parent = &parent, .bytes = BYTES, .keeps_prefixes = true};
+    ck_assert_ptr_null(tier->ops->reserve(tier, &what));
+    what.keeps_prefixes = false;
+    for (uint64_t n = 3; n-- > 0;) {
+        ck_assert(has(0) && has(n));
+        bufs[n] = tier->ops->reserve(tier, &what);
+        ck_assert_ptr_nonnull(bufs[n]);
+        ck_assert(!has(n) && has(3));
+        key = key_of(100 + n);
+    }
+    ck_assert_ptr_null(tier->ops->reserve(tier, &what));
+    for (size_t i = 0; i < 3; i++)
+        tierce__buf_release(bufs[i]);
+    tierce__buf_release(last);
+    end();
+}
+END_TEST
+
 /* The same, step by step: the other thread has released and waits for the lock in its hook. */
 START_TEST(a_hook_that_comes_too_late_does_nothing)
 {
@@ -728,5 +774,6 @@ int main(void)
                   closing_races_with_the_last_release, uses_of_one_call_are_one_request,
                   a_chunk_that_memory_need_not_have_may_be_refused},
         .loops = {{every_policy_evicts, 0, policies},
+                  {a_prompt_as_long_as_memory_ends_or_loses_its_middle, 0, 2},
                   {a_get_races_with_the_hook_of_a_release, 0, 3}});
 }
