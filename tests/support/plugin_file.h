@@ -21,8 +21,10 @@ static inline void plugin_file_make(struct plugin_file *file, const char *from)
     char command[512];
     snprintf(file->folder, sizeof(file->folder), "/tmp/tierce-plugin-XXXXXX");
     temp_folder_make(file->folder);
+    size_t bytes = strlen(from);
+    bool is_python = bytes > 3 && strcmp(from + bytes - 3, ".py") == 0;
     snprintf(file->path, sizeof(file->path), "%s/%s", file->folder,
-             strcmp(strrchr(from, '.'), ".py") == 0 ? "store.py" : "plugin.so");
+             is_python ? "store.py" : "plugin.so");
     snprintf(command, sizeof(command), "cp '%s' %s", from, file->path);
     ck_assert_int_eq(system(command), 0);
     ck_assert_int_eq(chmod(file->path, 0644), 0);
