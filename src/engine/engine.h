@@ -106,6 +106,8 @@ struct tierce_engine {
     struct tierce__inbox_counts inbox_counts;
     struct tierce__kv_publisher *kv_publisher; /* or NULL */
     struct tierce__kv_tokens *kv_tokens;       /* or NULL: no event has tokens */
+    _Atomic uint32_t
+        keepers; /* that serve its chunks to other engines (peer/peer_keeper.h); relaxed */
     _Atomic bool asks_tokens; /* the node that a client met last publishes tokens; relaxed */
     struct tierce__namespaces *namespaces;
     struct tierce__coded_keys *keys; /* of encrypted chunks, or NULL */

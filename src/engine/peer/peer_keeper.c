@@ -566,6 +566,7 @@ int tierce__peer_keeper_create(struct tierce__peer_keeper **out, struct tierce_e
     k->allowance = (double)(k->bytes_per_s > 0 ? k->bytes_per_s : k->least) / BURST_PER_S;
     k->allowed_ns = tierce__now_ns();
     tierce__lock_init(&k->lock, TIERCE__LOCK_PEER_KEEPER);
+    atomic_fetch_add_explicit(&engine->keepers, 1, memory_order_relaxed);
     *out = k;
     return 0;
 }
@@ -575,6 +576,7 @@ void tierce__peer_keeper_destroy(struct tierce__peer_keeper *keeper)
     if (keeper == NULL)
         return;
     TIERCE_ASSERT(keeper->reads == 0 && keeper->stats.leases_now == 0);
+    atomic_fetch_sub_explicit(&keeper->engine->keepers, 1, memory_order_relaxed);
     tierce__pool_destroy(keeper->pool);
     tierce__lock_fini(&keeper->lock);
     tierce__free(keeper);

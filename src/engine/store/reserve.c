@@ -135,10 +135,12 @@ static struct tierce__policy_origin origin_of(const struct tierce__reservation *
 }
 
 /* Memory must have a chunk until the slower tiers have it. A store that waits for room is for
- * callers that need the chunk in memory. */
+ * callers that need the chunk in memory. Reads by other engines are no uses, so the policy cannot
+ * learn that a prefiller's prompts are read. */
 static bool may_refuse(const struct tierce__reservation *r, const struct reserve_chunk *chunk)
 {
-    return r->room_wait == NULL && (r->levels == 1 || chunk->held);
+    return r->room_wait == NULL && (r->levels == 1 || chunk->held) &&
+           atomic_load_explicit(&r->engine->keepers, memory_order_relaxed) == 0;
 }
 
 /* Memory for a chunk. A patient store also requires room in the queues of the slower tiers: memory

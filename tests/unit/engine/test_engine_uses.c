@@ -5,6 +5,7 @@
 #include "engine_fixture.h"
 #include "optimizer/replay/replay.h"
 #include "core/policy/flat.h"
+#include "engine/peer/peer_keeper.h"
 #include "prop/optimizer/random_recording.h"
 #include "store/coded/coded_private.h"
 #include "store/disk/disk_private.h"
@@ -526,8 +527,38 @@ START_TEST(a_refused_chunk_on_disk_ends_no_store)
 }
 END_TEST
 
+/* Other engines read chunks of prompts that never return here. */
+START_TEST(memory_that_others_read_refuses_nothing)
+{
+    static const char *const sets[] = {"memory.policy", "hazard", "memory.chunks", "4", NULL};
+    struct prompt p, other;
+    struct tierce__peer_keeper *keeper;
+    fx_open(&fx, false, sets);
+    struct tierce__memory *memory = (void *)fx.engine->levels[0].tier;
+    struct tierce__policy_ops refuses = *memory->policy->ops;
+    refuses.admits = admit_none;
+    memory->policy->ops = &refuses;
+    make_prompt(&p, (uint64_t[]){1, 2, 3, 4}, 4);
+    make_prompt(&other, (uint64_t[]){11, 12}, 2);
+    store_chunks(&p, 4, 1);
+    store_chunks(&other, 2, 2);
+    ck_assert_uint_eq(chunks_found(&other, 0, 3), 0);
+    struct tierce__peer_keeper_opts bounds = tierce__peer_keeper_bounds(fx.engine);
+    ck_assert_int_eq(tierce__peer_keeper_create(&keeper, fx.engine, &bounds), 0);
+    store_chunks(&other, 2, 4);
+    ck_assert_uint_eq(chunks_found(&other, 0, 5), 2);
+    tierce__peer_keeper_destroy(keeper);
+    store_chunks(&p, 4, 6);
+    ck_assert_uint_eq(chunks_found(&p, 0, 7), 2);
+    end_prompt(&p);
+    end_prompt(&other);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 #define OF_A_NODE NULL
-#define EMBEDDED  a_refused_chunk_on_disk_ends_no_store
+#define EMBEDDED  a_refused_chunk_on_disk_ends_no_store, memory_that_others_read_refuses_nothing
 #endif
 
 /* ---- the disk tier beside the simulator's cache ---------------------------------------------- */
