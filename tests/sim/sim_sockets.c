@@ -603,10 +603,9 @@ ssize_t sim_transmit(struct socket *s, const struct iovec *pieces, size_t count,
         reset(e);
     size_t n = draw_part(most);
     n = n < room(e) ? n : room(e);
-    if (n == 0 || draw_reset(e)) {
-        e->was_full = n == 0;
+    e->was_full |= n < most; /* an edge follows a part as well, as in Linux */
+    if (n == 0 || draw_reset(e))
         return n == 0 ? sim_fail_with(EAGAIN) : (ssize_t)n;
-    }
     struct parcel *p = post(e->peer, BYTES, n);
     copy_pieces(p->bytes, pieces, n, false);
     p->passed = passed >= 0 ? fcntl(passed, F_DUPFD_CLOEXEC, 0) : -1;
