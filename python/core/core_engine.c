@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "python/core/core.h"
+#include "engine/engine_programs.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -84,6 +85,48 @@ static PyObject *engine_setting(PyObject *type, PyObject *args)
     else if (!PyErr_Occurred())
         tierce__core_raise(rc, why);
     tierce_config_destroy(config);
+    return out;
+}
+
+static int add_program(void *list, const char *path, const char *nothing)
+{
+    (void)nothing;
+    PyObject *text = PyUnicode_DecodeFSDefault(path);
+    int rc = text != NULL && PyList_Append(list, text) == 0 ? 0 : TIERCE_E_CONFIG;
+    Py_XDECREF(text);
+    return rc;
+}
+
+static int add_setting(void *settings, const char *name, const char *value)
+{
+    PyObject *text = PyUnicode_FromString(value);
+    int rc = text != NULL && PyDict_SetItemString(settings, name, text) == 0 ? 0 : TIERCE_E_CONFIG;
+    Py_XDECREF(text);
+    return rc;
+}
+
+static PyObject *engine_programs(PyObject *type, PyObject *args)
+{
+    (void)type;
+    const char *path;
+    PyObject *overrides, *list = PyList_New(0), *settings = PyDict_New(), *out = NULL;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    struct tierce_config *config = NULL;
+    if (list != NULL && settings != NULL &&
+        PyArg_ParseTuple(args, "zO!", &path, &PyDict_Type, &overrides)) {
+        int rc = read_config(&config, path, overrides, why);
+        if (rc == 0)
+            rc = tierce__engine_programs(config, add_program, list, why);
+        if (rc == 0)
+            rc = tierce__engine_settings(config, add_setting, settings);
+        if (rc == 0)
+            out = PyTuple_Pack(2, list, settings);
+        else if (!PyErr_Occurred())
+            tierce__core_raise(rc, why);
+    }
+    tierce_config_destroy(config);
+    Py_XDECREF(list);
+    Py_XDECREF(settings);
     return out;
 }
 
@@ -414,6 +457,11 @@ static PyMethodDef engine_methods[] = {
     {"setting", engine_setting, METH_VARARGS | METH_STATIC,
      "setting(config_path: str | None, overrides: dict[str, str], name: str) -> str\n\n"
      "The value that a parameter has in an engine with this configuration."},
+    {"programs", engine_programs, METH_VARARGS | METH_STATIC,
+     "programs(config_path: str | None, overrides: dict[str, str]) -> tuple[list[str], dict[str, "
+     "str]]\n\n"
+     "The files of plugins.start, and the values of all parameters without credentials. Raises "
+     "Error if another user could change a file."},
     {"view", engine_view, METH_VARARGS,
      "view(namespace: dict, shard: tuple = (0, 1, 0, 1), part: tuple = (0, 0, 0, 0)) -> View\n\n"
      "A part is first layer, layers, index, count; a count of 0: the whole chunk. "

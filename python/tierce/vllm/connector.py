@@ -29,6 +29,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from .. import programs
 from . import processors
 from . import ranks as workers
 from . import worker as worker_half
@@ -121,6 +122,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.off: str | None = None
         self.half: SchedulerHalf | WorkerHalf | None = None
         self.server: LinkServer | None = None
+        self.programs: programs.Programs | None = None
         self.failed_methods: set[str] = set()
         self.was_tainted = False
         self.errors = 0
@@ -145,6 +147,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.settings = Settings.from_extra_config(
             self._kv_transfer_config.kv_connector_extra_config)
         self.strict = self.settings.check()
+        self.settings.programs()  # a wrong path is an error of the configuration in every process
         require_supported(vllm_config)
         self.table = table_of(vllm_config, kv_cache_config)
         self.in_process = vllm_config.parallel_config.distributed_executor_backend == "uni"
@@ -215,6 +218,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
                 self.attempt(self.open_store, ranks, told)
             if self.agree(ranks) and ranks.first:
                 log.info("Tierce %s", self.half.describe())
+                commands, settings = self.settings.programs()
+                self.programs = programs.start(commands, "worker", ranks.index, ranks.count, settings)
         if self.off and ranks.first:
             self.serve_off()
 
@@ -484,6 +489,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             if self.server is not None:
                 self.server.close()
+            if self.programs is not None:
+                self.programs.stop()
             if isinstance(self.half, WorkerHalf):
                 self.off = self.off or "shut down"
                 self.half.close()

@@ -47,7 +47,7 @@ LINES_KEPT, LINES_TOLD = 20, 3
 RECORD = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock: the whole file
 SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 OTHER_VARIABLES = ("CONFIG", "PYTHON", "VENV", "STRICT")
-OTHER_PREFIXES = ("MANAGER_", "NODE_", "TEST_")
+OTHER_PREFIXES = ("MANAGER_", "NODE_", "PLUGIN_", "PLUGINS_", "TEST_")
 REMEDY = "install the executable of this version (pip install or make install), name it in node.executable, or start a node and set node.socket"
 
 # ---- settings -------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def node_parameters(settings) -> dict[str, str]:
         if name and name not in OTHER_VARIABLES and not name.startswith(OTHER_PREFIXES):
             out[f"TIERCE_NODE_{name}"] = value
     for name, value in settings.values.items():
-        if name != "strict" and not name.startswith("node."):
+        if name != "strict" and not name.startswith(("node.", "plugins.")):
             out[f"TIERCE_NODE_{name.upper().replace('.', '_')}"] = value
     if setting(settings, "disk.lock_wait") == "5s":  # the default; the previous engine's node may still write
         out["TIERCE_NODE_DISK_LOCK_WAIT"] = f"{LOCK_WAIT_S}s"

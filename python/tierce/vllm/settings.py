@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from .. import programs
 from .handover import HANDOVER_NAMES, Handover
 from .identity import ConfigError
 
@@ -38,6 +39,16 @@ class Settings:
             raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
         except Exception as error:  # an unknown name, an invalid value, a missing file
             raise ConfigError(f"{where}: {error}") from None
+
+    def programs(self) -> tuple[list[list[str]], dict[str, str]]:
+        """The commands of plugins.start, and what programs may know of the configuration. Raises ConfigError."""
+        from tierce import _core
+
+        try:
+            paths, values = _core.Engine.programs(self.config_path, dict(self.values))
+            return [programs.command_of(path) for path in paths], values
+        except (_core.Error, programs.WrongProgram) as error:
+            raise ConfigError(str(error)) from None
 
 
 def open_view(engine, namespace: dict, *part, lower: str = ""):

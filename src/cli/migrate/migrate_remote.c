@@ -373,67 +373,54 @@ static void drop(struct remote *remote)
     remote->note = "It is a store for tests, which keeps nothing.";
 }
 
-static void refuse_infinistore(struct remote *remote)
-{
-    refuse(remote, "Tierce has no client of InfiniStore. A `tierce node` on that host "
-                   "(tierce://HOST:6494), or mooncake:// "
-                   "for RDMA, can take its place.");
-}
-
-static void refuse_azure(struct remote *remote)
-{
-    refuse(remote, "Tierce has no client of Azure's blobs. Use a store with S3's interface, or a "
-                   "mounted folder (file://).");
-}
-
-static void refuse_bucket(struct remote *remote)
-{
-    refuse(remote, "Tierce has no client of this service. Use s3://, or a plug-in in C (plugin://, "
-                   "docs/using/remote.md).");
-}
-
-static void refuse_plugin(struct remote *remote)
-{
-    refuse(remote,
-           "Plug-ins of LMCache are Python. Write the store into remote.urls if Tierce knows it "
-           "(docs/using/remote.md); another store requires a plug-in in C (plugin://).");
-}
+/* Reasons of rows that more than one of the tables below has. */
+#define NO_CLIENT                                                                                  \
+    "Tierce has no client of this service. Use s3://, or a store of your own in Python "           \
+    "(python://) or C (plugin://, docs/using/remote.md)."
+#define NO_PLUGIN                                                                                  \
+    "Write the store into remote.urls if Tierce knows it (docs/using/remote.md). Another store "   \
+    "becomes a class with the methods of python://: LMCache's interface is a different one."
 
 /* What may follow a '?' in the URL. */
 enum options {
     OPTIONS_NONE,
     OPTIONS_DATABASE,
-    OPTIONS_UNCHECKED, /* the function checks, or it reads none, or refuses all URLs */
+    OPTIONS_UNCHECKED, /* the function checks, or it reads none, or all URLs are refused */
 };
 
 static const struct scheme {
     const char *name;
     void (*map)(struct remote *remote);
     enum options options;
+    const char *refusal; /* of all URLs; `map` is NULL */
 } schemes[] = {
-    {"lm", map_lm, OPTIONS_NONE},
-    {"redis", map_redis, OPTIONS_DATABASE},
-    {"rediss", map_rediss, OPTIONS_DATABASE},
-    {"resp", map_resp, OPTIONS_NONE},
-    {"unix", map_unix, OPTIONS_DATABASE},
-    {"redis-sentinel", map_sentinel, OPTIONS_UNCHECKED},
-    {"redis-cluster", map_cluster, OPTIONS_UNCHECKED},
-    {"valkey", map_valkey, OPTIONS_NONE},
-    {"fs", map_fs, OPTIONS_NONE},
-    {"hf3fs", map_hf3fs, OPTIONS_UNCHECKED},
-    {"mooncakestore", map_mooncake, OPTIONS_NONE},
-    {"s3", map_s3, OPTIONS_NONE},
-    {"audit", map_audit, OPTIONS_UNCHECKED},
-    {"mock", drop, OPTIONS_UNCHECKED},
-    {"blackhole", drop, OPTIONS_UNCHECKED},
-    {"infinistore", refuse_infinistore, OPTIONS_UNCHECKED},
-    {"azure", refuse_azure, OPTIONS_UNCHECKED},
-    {"sagemaker-hyperpod", refuse_bucket, OPTIONS_UNCHECKED},
-    {"eic", refuse_bucket, OPTIONS_UNCHECKED},
-    {"bigtable", refuse_bucket, OPTIONS_UNCHECKED},
-    {"aerospike", refuse_bucket, OPTIONS_UNCHECKED},
-    {"plugin", refuse_plugin, OPTIONS_UNCHECKED},
-    {"external", refuse_plugin, OPTIONS_UNCHECKED},
+    {"lm", map_lm, OPTIONS_NONE, NULL},
+    {"redis", map_redis, OPTIONS_DATABASE, NULL},
+    {"rediss", map_rediss, OPTIONS_DATABASE, NULL},
+    {"resp", map_resp, OPTIONS_NONE, NULL},
+    {"unix", map_unix, OPTIONS_DATABASE, NULL},
+    {"redis-sentinel", map_sentinel, OPTIONS_UNCHECKED, NULL},
+    {"redis-cluster", map_cluster, OPTIONS_UNCHECKED, NULL},
+    {"valkey", map_valkey, OPTIONS_NONE, NULL},
+    {"fs", map_fs, OPTIONS_NONE, NULL},
+    {"hf3fs", map_hf3fs, OPTIONS_UNCHECKED, NULL},
+    {"mooncakestore", map_mooncake, OPTIONS_NONE, NULL},
+    {"s3", map_s3, OPTIONS_NONE, NULL},
+    {"audit", map_audit, OPTIONS_UNCHECKED, NULL},
+    {"mock", drop, OPTIONS_UNCHECKED, NULL},
+    {"blackhole", drop, OPTIONS_UNCHECKED, NULL},
+    {"infinistore", NULL, OPTIONS_UNCHECKED,
+     "Tierce has no client of InfiniStore. A `tierce node` on that host (tierce://HOST:6494), or "
+     "mooncake:// for RDMA, can take its place."},
+    {"azure", NULL, OPTIONS_UNCHECKED,
+     "Tierce has no client of Azure's blobs. Use a store with S3's interface, or a mounted folder "
+     "(file://)."},
+    {"sagemaker-hyperpod", NULL, OPTIONS_UNCHECKED, NO_CLIENT},
+    {"eic", NULL, OPTIONS_UNCHECKED, NO_CLIENT},
+    {"bigtable", NULL, OPTIONS_UNCHECKED, NO_CLIENT},
+    {"aerospike", NULL, OPTIONS_UNCHECKED, NO_CLIENT},
+    {"plugin", NULL, OPTIONS_UNCHECKED, NO_PLUGIN},
+    {"external", NULL, OPTIONS_UNCHECKED, NO_PLUGIN},
 };
 
 static void map_scheme(struct remote *remote, const char *text)
@@ -444,8 +431,10 @@ static void map_scheme(struct remote *remote, const char *text)
         if (strlen(schemes[i].name) == length && memcmp(schemes[i].name, text, length) == 0) {
             remote->rest = separator + 3;
             enum options options = schemes[i].options;
-            if (options == OPTIONS_UNCHECKED ||
-                !has_options(remote, remote->rest, options == OPTIONS_DATABASE))
+            if (schemes[i].refusal != NULL)
+                refuse(remote, schemes[i].refusal);
+            else if (options == OPTIONS_UNCHECKED ||
+                     !has_options(remote, remote->rest, options == OPTIONS_DATABASE))
                 schemes[i].map(remote);
             return;
         }
@@ -556,7 +545,7 @@ static void map_plugin(struct remote *remote, const char *plugin)
     const char *value = NULL;
     remote->rest = "";
     if (take_of_plugin(remote, plugin, "module_path") != NULL) {
-        refuse_plugin(remote);
+        refuse(remote, NO_PLUGIN);
     } else if (length == 2 && memcmp(plugin, "fs", length) == 0) {
         value = take_of_plugin(remote, plugin, "base_path");
         map_folder(remote, value != NULL ? value : take(remote, "fs_base_path"), NO_CAP);
@@ -572,7 +561,7 @@ static void map_plugin(struct remote *remote, const char *plugin)
         if (value != NULL || tierce__migrate_value(remote->migration, "remote_url") == NULL)
             map_scheme(remote, value != NULL ? value : "redis://localhost:6379");
     } else {
-        refuse_plugin(remote);
+        refuse(remote, NO_PLUGIN);
     }
 }
 
@@ -698,52 +687,43 @@ static void refuse_l2_plugin(struct remote *remote)
         refuse(remote, "Its adapter_params are parameters of Tierce: add them to this file, "
                        "without identity.");
     else
-        refuse_plugin(remote);
+        refuse(remote, NO_PLUGIN);
 }
 
-static void refuse_l2_nixl(struct remote *remote)
-{
-    refuse(remote, "Use nixl:///FOLDER or s3+nixl://BUCKET in remote.urls (docs/using/remote.md).");
-}
-
-static void refuse_l2_p2p(struct remote *remote)
-{
-    refuse(remote, "Start `tierce manager` and add peers://HOST:6381 with its address to "
-                   "remote.urls (docs/using/peers.md).");
-}
-
-static void refuse_l2_device(struct remote *remote)
-{
-    refuse(remote, "Tierce does not use raw devices or DAX memory: set disk.path to a folder of a "
-                   "file system there, and disk.size.");
-}
+#define USE_NIXL "Use nixl:///FOLDER or s3+nixl://BUCKET in remote.urls (docs/using/remote.md)."
+#define NO_DEVICE                                                                                  \
+    "Tierce does not use raw devices or DAX memory: set disk.path to a folder of a file system "   \
+    "there, and disk.size."
 
 static const struct adapter {
     const char *type;
     void (*map)(struct remote *remote);
-    const char *folder; /* the option of a folder that may be the disk tier, or NULL */
+    const char *folder;  /* the option of a folder that may be the disk tier, or NULL */
+    const char *refusal; /* of all adapters of the type; `map` is NULL */
 } adapters[] = {
-    {"fs", map_l2_fs, "base_path"},
-    {"fs_native", map_l2_fs, "base_path"},
-    {"hf3fs", map_l2_hf3fs, NULL},
-    {"resp", map_l2_resp, NULL},
-    {"valkey", map_l2_valkey, NULL},
-    {"s3", map_l2_s3, NULL},
-    {"mooncake_store", map_l2_mooncake, NULL},
-    {"mock", drop, NULL},
-    {"fault_inject", drop, NULL},
-    {"native_plugin", refuse_l2_plugin, NULL},
-    {"plugin", refuse_l2_plugin, NULL},
-    {"nixl_native", refuse_l2_nixl, NULL},
-    {"nixl_store", refuse_l2_nixl, NULL},
-    {"nixl_store_dynamic", refuse_l2_nixl, NULL},
-    {"p2p", refuse_l2_p2p, NULL},
-    {"raw_block", refuse_l2_device, NULL},
-    {"dax", refuse_l2_device, NULL},
-    {"aerospike", refuse_bucket, NULL},
-    {"bigtable", refuse_bucket, NULL},
-    {"hfbucket", refuse_bucket, NULL},
-    {"sagemaker-hyperpod", refuse_bucket, NULL},
+    {"fs", map_l2_fs, "base_path", NULL},
+    {"fs_native", map_l2_fs, "base_path", NULL},
+    {"hf3fs", map_l2_hf3fs, NULL, NULL},
+    {"resp", map_l2_resp, NULL, NULL},
+    {"valkey", map_l2_valkey, NULL, NULL},
+    {"s3", map_l2_s3, NULL, NULL},
+    {"mooncake_store", map_l2_mooncake, NULL, NULL},
+    {"mock", drop, NULL, NULL},
+    {"fault_inject", drop, NULL, NULL},
+    {"native_plugin", refuse_l2_plugin, NULL, NULL},
+    {"plugin", refuse_l2_plugin, NULL, NULL},
+    {"nixl_native", NULL, NULL, USE_NIXL},
+    {"nixl_store", NULL, NULL, USE_NIXL},
+    {"nixl_store_dynamic", NULL, NULL, USE_NIXL},
+    {"p2p", NULL, NULL,
+     "Start `tierce manager` and add peers://HOST:6381 with its address to remote.urls "
+     "(docs/using/peers.md)."},
+    {"raw_block", NULL, NULL, NO_DEVICE},
+    {"dax", NULL, NULL, NO_DEVICE},
+    {"aerospike", NULL, NULL, NO_CLIENT},
+    {"bigtable", NULL, NULL, NO_CLIENT},
+    {"hfbucket", NULL, NULL, NO_CLIENT},
+    {"sagemaker-hyperpod", NULL, NULL, NO_CLIENT},
 };
 
 void tierce__migrate_adapter(struct tierce__migration *migration,
@@ -761,7 +741,10 @@ void tierce__migrate_adapter(struct tierce__migration *migration,
             continue;
         if (adapter->folder != NULL && map_disk(&remote, entry, take(&remote, adapter->folder)))
             return;
-        adapter->map(&remote);
+        if (adapter->refusal != NULL)
+            refuse(&remote, adapter->refusal);
+        else
+            adapter->map(&remote);
         end_only_store(&remote, entry);
         return;
     }

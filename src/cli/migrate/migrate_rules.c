@@ -419,6 +419,32 @@ static void rule_default(struct tierce__migration *migration, struct tierce__mig
                         "");
 }
 
+/* Folders of programs, and programs of other kinds, are for the person to name. */
+static void rule_programs(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
+{
+    char paths[2048];
+    const char *text = entry->value != NULL ? entry->value : "";
+    size_t bytes = strlen(text);
+    bool is_program = bytes < sizeof(paths) && strchr(text, ' ') == NULL;
+    for (const char *at = text; is_program && at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        size_t length = strcspn(at, ",");
+        is_program =
+            length > 4 && at[0] == '/' &&
+            (memcmp(at + length - 3, ".py", 3) == 0 || memcmp(at + length - 3, ".sh", 3) == 0);
+    }
+    if (tierce__migrate_is_off(text)) {
+        tierce__migrate_end(entry, TIERCE__MIGRATE_OFF, "%s", "");
+    } else if (!is_program) {
+        refuse_value(entry, "the absolute paths of files that end in .py or .sh; plugins.start "
+                            "names each program");
+    } else {
+        for (size_t i = 0; i <= bytes; i++)
+            paths[i] = text[i] == ',' ? ' ' : text[i];
+        tierce__migrate_set(migration, entry, "plugins.start", paths);
+    }
+}
+
 static void rule_plugins(struct tierce__migration *migration, struct tierce__migrate_entry *entry)
 {
     tierce__migrate_plugins(migration, entry);

@@ -213,7 +213,7 @@ def test_strict_is_a_start_that_fails(config, lines):
 @pytest.mark.parametrize("extra, reason", [({"memory.sise": "1GiB"}, "the nearest name is"),
                                            ({"memory.size": "much"}, "memory.size"),
                                            ({"memory": {"size": "1GiB"}}, "is a section"),
-                                           ({"config": "/nowhere/x.yaml"}, "/nowhere/x.yaml")])
+                                           *(({name: "/nowhere/x"}, "/nowhere/x") for name in ("plugins.start", "config"))])
 def test_an_invalid_configuration_is_a_start_that_fails(config, lines, extra, reason):
     wrong = changed(config, "kv_transfer_config", kv_connector_extra_config=extra)
     for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):

@@ -2,6 +2,8 @@
 """Several KV cache groups: their table, where all of them can be restored, and a store and a load between both
 halves of the connector with groups of every kind and of different block sizes, without a running vLLM."""
 
+import os
+import signal
 import time
 from array import array
 from types import SimpleNamespace as Thing
@@ -315,6 +317,26 @@ def test_a_chunk_that_memory_cannot_hold(config, kinds, message):  # noqa: F811
         worker.register_kv_caches(Pool(cache, 1).tensors)
     assert worker.half.engine is None and worker.half.view is None
     worker.shutdown()
+
+
+def test_programs_run_with_the_first_worker(config, tmp_path):  # noqa: F811
+    out = tmp_path / "out"
+    os.mkfifo(out)
+    (tmp_path / "program.sh").write_text(f"echo $TIERCE_PLUGIN_ROLE $TIERCE_PLUGIN_WORKER $TIERCE_PLUGIN_WORKERS >{out}\nexec sleep 1000\n")
+    wanted = changed(config, "kv_transfer_config", kv_connector_extra_config={
+        "memory.size": "32MiB", "disk.path": "", "plugins.start": f"{tmp_path}/program.sh"})
+    kinds = specs()[:1]
+    cache = cache_of(kinds, 4)
+    cache.hash_block_size = kinds[0].block_size
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        connector = ours.TierceConnector(wanted, role, cache)
+        assert connector.programs is None
+    connector.register_kv_caches(Pool(cache, 1).tensors)
+    assert connector.off is None
+    assert out.read_text() == "worker 0 1\n"
+    (program,) = connector.programs.running
+    connector.shutdown()
+    assert program.process.returncode == -signal.SIGTERM
 
 
 def output_of(request, tables=None, computed=0, count=0, offers=()):

@@ -110,7 +110,7 @@ class Migrate(CliCase):
         letters = "\u00e4" * 40
         values, result = self.migrate(
             f'remote_storage_plugins: [mine, "a\\nmemory.size:\\t1TiB\\t#", {letters}, fs]\n'
-            "extra_config:\n  fs_base_path: /kv\n", status=1, err=["mine: Plug-ins", "a?memory.size:?1TiB?#: Plug-ins"])
+            "extra_config:\n  fs_base_path: /kv\n", status=1, err=["mine: Write the store", "a?memory.size:?1TiB?#: Write the store"])
         self.assertEqual(values, {"memory.size": "5GiB", "remote.urls": '"file:///kv"'})
         self.assertNotIn("\nmemory.size:\t", result.stdout)
         self.accepted(values, result)
@@ -118,15 +118,23 @@ class Migrate(CliCase):
                                       "extra_config:\n  fs_base_path: /kv\n", status=1, err=["at most 6 remote stores"])
         self.assertEqual(values, {"memory.size": "5GiB"})
 
+    def test_programs(self):
+        values, result = self.migrate("runtime_plugin_locations: [/srv/a.py, /srv/b.sh]\n")
+        self.assertEqual(values["plugins.start"], '"/srv/a.py /srv/b.sh"')
+        self.accepted(values, result)
+        self.assertEqual(self.migrate("runtime_plugin_locations: []\n")[0], {"memory.size": "5GiB"})
+
     def test_refused(self):
         keys = (("enable_pd: true", "handover.listen"), ("enable_p2p: true", "peers://"),
                 ("enable_controller: true", "directory.manager"), ("mp_host: h", "node.socket"),
                 ("enable_blending: true", "blend.quality"), ("gds_path: /g", "disk.gpu_direct"),
                 ("remote_serde: cachegen", "codec.quality"), ("remote_url: azure://c", "no client of Azure"),
-                ("remote_storage_plugins: [fs, mine]", "mine: Plug-ins of LMCache are Python"),
+                ("remote_storage_plugins: [fs, mine]", "mine: Write the store into remote.urls if Tierce knows it"),
                 ("max_local_cpu_size: 0", "requires memory"), ("chunk_size: 0", "chunk.tokens"),
                 ("local_disk: /a,/b", "one store folder"), ("cache_policy: best", "memory.policy"),
-                ("save_decode_cache: maybe", "not true or false"), ("storage_plugins: [a, b]", "plugin://"),
+                ("save_decode_cache: maybe", "not true or false"), ("storage_plugins: [a, b]", "python://"),
+                ("runtime_plugin_locations: [/srv/a.py, /srv]", "absolute paths of files"),
+                ("plugin_locations: [a.py]", "absolute paths of files"),
                 ("ec_chunk_size: 256", "TierceECConnector"),
                 ("chunk_sise: 1", 'ignores this key. The nearest key is "chunk_size"'),
                 ("extra_config.use_odirekt: 1", 'does not read this member .* nearest key is "use_odirect"'),
@@ -241,11 +249,11 @@ class Migrate(CliCase):
         for words, reason in (
                 (["--l1-sise-gb", "3"], 'no such flag. The nearest key is "l1-size-gb"'),
                 (["--engine-type", "blend"], "Blended answers differ"), (["--isolated-ipc"], "share memory"),
-                (["--runtime-plugin-locations", "/a.py", "/b.py"], "Tierce starts none"),
+                (["--runtime-plugin-locations", "/a.py", "/b.py"], "A node starts none"),
                 (["--l1-size-gb", "0"], "Tierce requires memory"), (["--l1-size-gb", "x"], "not a number of GiB"),
                 (["--eviction-policy", "noop"], "memory.policy cannot be"),
                 (["--l2-adapter", '{"type": "native_plugin", "module_path": "tierce.lmcache"}'], "parameters of Tierce"),
-                (["--l2-adapter", '{"type": "plugin", "module_path": "x"}'], "Plug-ins of LMCache are Python"),
+                (["--l2-adapter", '{"type": "plugin", "module_path": "x"}'], "methods of python://"),
                 (["--l2-adapter", '{"type": "nixl_native"}'], "nixl:///FOLDER"),
                 (["--l2-adapter", '{"type": "own"}'], "not one of LMCache 0.5.6's adapters"),
                 (["--l2-adapter", '{"type": "fs", "base_path": "cache"}'], "not an absolute path"),
