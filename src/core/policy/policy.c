@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "core/policy/policy_private.h"
 
 #include <string.h>
@@ -12,6 +13,16 @@ static const struct tierce__policy_ops *const policies[] = {
 const struct tierce__policy_ops *tierce__policy_at(size_t index)
 {
     return index < sizeof(policies) / sizeof(policies[0]) ? policies[index] : NULL;
+}
+
+const char *tierce__policy_hint_name(enum tierce__policy_hint hint)
+{
+    static const char *const names[TIERCE__HINTS] = {
+        [TIERCE__HINT_NONE] = "none",   [TIERCE__HINT_CLOSED] = "closed",
+        [TIERCE__HINT_OPEN] = "open",   [TIERCE__HINT_SOON] = "soon",
+        [TIERCE__HINT_LATER] = "later", [TIERCE__HINT_TTL] = "ttl"};
+    TIERCE_DASSERT(hint < TIERCE__HINTS);
+    return names[hint];
 }
 
 const struct tierce__policy_ops *tierce__policy_find(const char *name)

@@ -46,6 +46,9 @@ enum tierce__policy_hint {
 
 #define TIERCE__HINT_SOON_S 60u
 
+/* As metrics have it: "closed", ... */
+const char *tierce__policy_hint_name(enum tierce__policy_hint hint);
+
 /* The owner's knowledge of the request that uses an entry; zeroed: none. */
 struct tierce__policy_origin {
     uint64_t output_tokens; /* 0: unknown */

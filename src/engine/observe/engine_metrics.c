@@ -178,15 +178,12 @@ static uint64_t tier_value(const struct tier_numbers *tier, const struct tier_ro
 static void tell_hints(const struct tier_numbers *tiers, size_t count, bool returns,
                        struct tierce__prometheus *text)
 {
-    static const char *const kinds[TIERCE__HINTS] = {[TIERCE__HINT_CLOSED] = "closed",
-                                                     [TIERCE__HINT_OPEN] = "open",
-                                                     [TIERCE__HINT_SOON] = "soon",
-                                                     [TIERCE__HINT_LATER] = "later",
-                                                     [TIERCE__HINT_TTL] = "ttl"};
     for (size_t i = 0; i < count; i++) {
         const struct tierce__policy_hints *hints = &tiers[i].stats.hints;
         for (size_t k = 1; tiers[i].stats.has_hints && k < TIERCE__HINTS; k++) {
-            struct tierce__metric_tag tags[] = {{"tier", tiers[i].name}, {"hint", kinds[k]}};
+            struct tierce__metric_tag tags[] = {
+                {"tier", tiers[i].name},
+                {"hint", tierce__policy_hint_name((enum tierce__policy_hint)k)}};
             tierce__prometheus_put(
                 text, &(struct tierce__metric){
                           .name = returns ? "tier.hint_returns" : "tier.hint_uses",

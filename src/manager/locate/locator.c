@@ -295,6 +295,7 @@ static void destroy_live(struct tierce__live *live)
     tierce__meta_index_close(live->index);
     if (live->space != NULL)
         live->space->ops->space_close(live->space);
+    tierce__live_free_hints(live);
     tierce__deleting_clear(&live->deleting);
     tierce__calendar_clear(&live->calendar);
     tierce__orphan_sweep_clear(&live->sweep);

@@ -536,6 +536,7 @@ struct tierce__usage {
     /* Blocks that were reclaimed since this process began to lead, and the sum of the times since
      * their last use. */
     uint64_t reclaimed_keys, reclaimed_idle_us;
+    struct tierce__policy_hints hints; /* the same: uses with a hint, and their returns */
     /* For one instance: in the last reclaimed batch, the time since the most recently used block's
      * last use. */
     int64_t reclaim_age_us;

@@ -54,13 +54,25 @@ static bool is_left_out(const struct finishing *f, size_t i)
            !atomic_load_explicit(&keys[i - 1].claim.is_removed, memory_order_relaxed);
 }
 
+/* Another location of the same block is no return to it. */
+static void note_hint(struct finishing *f, int64_t key, bool found, struct tierce__record *record)
+{
+    struct tierce__hint_tally tally = {.uses = 1};
+    if (found) {
+        tally.replaced[tierce__hint_kind(record->hint)]++;
+        tierce__live_count_hints(f->live, &tally, f->session->hint);
+    } else {
+        tierce__live_note_stored(f->live, key, f->session->hint);
+    }
+    record->hint = f->session->hint;
+}
+
 /* Adds a location to the block's record, unless the block was removed or invalidated, or its record
  * is full. A stale record is left to the reclaimer. */
 static enum tierce__meta_action put_block(struct finishing *f, size_t i, int64_t key, bool found,
                                           struct tierce__record *record,
                                           struct tierce__arena *arena)
 {
-    (void)key;
     TIERCE_DASSERT(f->served[i] < f->session->count);
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
     TIERCE_DASSERT(f->session->written[f->served[i]] && key == written->claim.key);
@@ -90,7 +102,7 @@ static enum tierce__meta_action put_block(struct finishing *f, size_t i, int64_t
     record->location_count = (uint16_t)(had + 1);
     record->used_us = f->now_us;
     record->stored_us = f->now_us;
-    record->hint = f->session->hint;
+    note_hint(f, key, found, record);
     if (f->session->ttl_us > 0)
         record->expires_us = f->now_us + f->session->ttl_us;
     f->expires_us[f->served[i]] = record->expires_us;

@@ -17,6 +17,7 @@ struct getting {
     const int64_t *keys;
     const char *const *texts;
     size_t count;
+    struct tierce__hint_tally hints;
     struct tierce__part *parts;     /* of the current block, one for each spec */
     struct tierce__place_uris uris; /* of the last storage */
     struct tierce__placement placement;
@@ -97,8 +98,10 @@ static int show(struct getting *g, size_t i, const struct tierce__record *record
         if (g->parts[spec].place != NULL && is_asked_for(g, spec))
             rc = show_part(g, &g->parts[spec], out, specs);
     }
-    if (rc == 0)
+    if (rc == 0) {
         tierce__placement_read(&g->placement, g->keys[i], record, first);
+        tierce__hint_tally_add(&g->hints, record, g->chooser.now_us);
+    }
     TIERCE_DASSERT(out->spec_count <= count && count <= spec_count);
     return rc == TIERCE_E_DOWN ? 0 : rc < 0 ? rc : 1;
 }
@@ -329,6 +332,7 @@ static void count_keys(struct getting *g, const struct tierce__got *got)
         g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
     atomic_fetch_add_explicit(&g->live->asked_keys, asked, memory_order_relaxed);
     atomic_fetch_add_explicit(&g->live->found_keys, got->hits, memory_order_relaxed);
+    tierce__live_count_hints(g->live, &g->hints, g->request->hint);
     struct tierce__ghosts *ghost = g->live->locator->opts.ghost;
     tierce__ghosts_get(ghost, g->live->tap, g->keys + (g->count - asked), asked,
                        g->request->query == TIERCE__QUERY_PREFIX, got->hits);

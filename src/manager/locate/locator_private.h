@@ -70,6 +70,14 @@ struct tierce__spec_claim {
                                 lock of the index is taken, read under it */
 };
 
+/* Outcomes of hints; relaxed. */
+struct tierce__live_hints {
+    _Atomic uint64_t used[TIERCE__HINTS], returned[TIERCE__HINTS]; /* since it was opened */
+    /* The same with TIERCE__HINT_NONE, less the uses whose hint was replaced; they fade. */
+    _Atomic uint64_t recent_used[TIERCE__HINTS], recent_returned[TIERCE__HINTS];
+    _Atomic(struct tierce__gone_hints *) gone; /* keys that were evicted last; or NULL */
+};
+
 struct tierce__live {
     struct tierce__list node;      /* LOCATOR */
     struct tierce__map_node by_id; /* LOCATOR */
@@ -91,6 +99,7 @@ struct tierce__live {
     _Atomic uint64_t rejected_keys[TIERCE__REJECTIONS];
     _Atomic uint64_t reclaimed_keys, reclaimed_idle_us;
     _Atomic int64_t reclaim_age_us;
+    struct tierce__live_hints hints; /* locator_hint.c */
     _Atomic uint64_t
         hottest; /* placement.c: the first candidate with room, and when it was found */
     struct tierce__ghost_tap *tap; /* NULL: not followed */
@@ -235,6 +244,29 @@ void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
 void tierce__live_count_rejected(struct tierce__live *live, enum tierce__rejection reason,
                                  size_t keys);
 void tierce__live_count_limited(struct tierce__live *live, const char *limit, size_t keys);
+
+/* ---- locator_hint.c: whether hints come true ------------------------------------------------- */
+
+/* Uses of blocks by one call, and the hints that these blocks had before. */
+struct tierce__hint_tally {
+    uint32_t uses;
+    uint32_t returned[TIERCE__HINTS];
+    uint32_t replaced[TIERCE__HINTS]; /* by a use so soon after the last that both count as one */
+};
+/* `record` as it was before the use. */
+void tierce__hint_tally_add(struct tierce__hint_tally *tally, const struct tierce__record *record,
+                            int64_t now_us);
+/* Counts the uses, which came with `hint`. */
+void tierce__live_count_hints(struct tierce__live *live, const struct tierce__hint_tally *tally,
+                              uint16_t hint);
+/* A block left because others needed its room; a block that was not indexed is stored. */
+void tierce__live_note_gone(struct tierce__live *live, int64_t key, uint16_t hint);
+void tierce__live_note_stored(struct tierce__live *live, int64_t key, uint16_t hint);
+/* Whether blocks with the hint closed are used again less often than others, as far as is known. */
+bool tierce__live_trusts_closed(const struct tierce__live *live);
+/* Adds the counters; those of TIERCE__HINT_NONE stay. */
+void tierce__live_add_hints(const struct tierce__live *live, struct tierce__policy_hints *out);
+void tierce__live_free_hints(struct tierce__live *live);
 
 /* Counts blocks that were reclaimed in one batch, with the time since each one's last use. */
 void tierce__live_count_reclaimed(struct tierce__live *live, const int64_t *idle_us, size_t count);

@@ -81,6 +81,7 @@ static void add_counters(struct tierce__usage *out, struct tierce__live *live,
             atomic_load_explicit(&live->rejected_keys[i], memory_order_relaxed);
     out->reclaimed_keys += atomic_load_explicit(&live->reclaimed_keys, memory_order_relaxed);
     out->reclaimed_idle_us += atomic_load_explicit(&live->reclaimed_idle_us, memory_order_relaxed);
+    tierce__live_add_hints(live, &out->hints);
     out->cache_hits += stats->cache_hits;
     out->cache_misses += stats->cache_misses;
     tierce__lock_take(&live->lock);

@@ -154,6 +154,27 @@ static void tell_groups(const struct telling *t, const struct tierce__catalog *c
     }
 }
 
+static void tell_hints(const struct telling *t, const struct tierce__catalog *catalog, bool returns)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__usage usage;
+        tierce__locator_group_usage(t->manager->locator, groups[i].name, &usage);
+        for (size_t k = TIERCE__HINT_NONE + 1; k < TIERCE__HINTS; k++) {
+            struct tierce__metric_tag tags[] = {
+                {"instance_group", groups[i].name},
+                {"hint", tierce__policy_hint_name((enum tierce__policy_hint)k)}};
+            tell(t,
+                 returns ? "cache_manager_group.hint_return_count"
+                         : "cache_manager_group.hint_use_count",
+                 returns ? "Uses of blocks whose use before had this hint."
+                         : "Uses of blocks with a hint of a client.",
+                 true, (double)(returns ? usage.hints.returned[k] : usage.hints.used[k]), tags, 2);
+        }
+    }
+}
+
 struct instance_numbers {
     const struct tierce__instance *instance;
     struct tierce__usage usage;
@@ -706,6 +727,8 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_autopilot(&t);
     tell_accounts(&t);
     tell_groups(&t, catalog);
+    tell_hints(&t, catalog, false);
+    tell_hints(&t, catalog, true);
     tell_gains(&t, catalog);
     tell_quotas(&t, catalog);
     tell_global_quotas(&t);

@@ -47,8 +47,8 @@ static void add_member(void *arg, struct tierce__live *live)
         return;
     TIERCE_ASSERT(t->member_count < t->member_room);
     tierce__live_hold(live);
-    t->members[t->member_count++] =
-        (struct tierce__member){live, group, stats.keys, TIERCE__NUMBER_NONE};
+    t->members[t->member_count++] = (struct tierce__member){
+        live, group, stats.keys, TIERCE__NUMBER_NONE, tierce__live_trusts_closed(live)};
     t->keys += stats.keys;
 }
 
@@ -103,6 +103,15 @@ uint32_t tierce__victims_find(const struct tierce__taking *t, uint32_t member, i
     return NONE;
 }
 
+static bool is_over(const struct tierce__member *member, const struct tierce__record *record,
+                    int64_t now_us)
+{
+    int64_t ttl_us = tierce__hint_ttl_s(record->hint) * 1000000;
+    TIERCE_DASSERT(ttl_us >= 0);
+    return (tierce__hint_kind(record->hint) == TIERCE__HINT_CLOSED && member->trusts_closed) ||
+           (ttl_us > 0 && now_us - record->used_us >= ttl_us);
+}
+
 void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
                          const struct tierce__record *record)
 {
@@ -122,6 +131,7 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
         .member = member,
         .value = TIERCE__VALUE_FULL,
         .parent = NONE,
+        .is_over = is_over(&t->members[member], record, t->now_us),
         .followers = is_sparse || need->demotes != NULL ? 0 : record->children,
         .is_leaf_only = !is_sparse && strcmp(policy->name, "leaf_lru") == 0};
     for (size_t l = 0; l < record->location_count; l++) {
@@ -347,11 +357,14 @@ static void link_candidates(struct tierce__taking *t)
     }
 }
 
-/* Compares by value, loss and rank, then by key, so that equal samples have the same order. */
+/* Compares by value, hint, loss and rank, then by key, so that equal samples have the same order.
+ */
 static bool is_before(const struct tierce__candidate *x, const struct tierce__candidate *y)
 {
     if (x->value != y->value)
         return x->value < y->value;
+    if (x->is_over != y->is_over)
+        return x->is_over;
     if (x->loss != y->loss)
         return x->loss < y->loss;
     if (tierce__policy_rank_before(&x->rank, &y->rank))
@@ -466,6 +479,8 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
         int64_t last_us = record->used_us > record->stored_us ? record->used_us : record->stored_us;
         TIERCE_DASSERT(l->taking->count > 0);
         l->idle_us[l->idle_count++] = l->taking->now_us - last_us;
+        if (c->is_whole && l->taking->opts->need->demotes == NULL)
+            tierce__live_note_gone(l->taking->members[c->member].live, key, record->hint);
     } else if (c->parent != NONE) {
         l->taking->candidates[c->parent].is_held = true;
     }

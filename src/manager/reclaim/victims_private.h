@@ -20,6 +20,7 @@ struct tierce__member {
     const struct tierce__group *group;
     uint64_t keys;
     uint32_t family; /* an index, or TIERCE__NUMBER_NONE: its blocks have no pairs */
+    bool trusts_closed;
 };
 
 /* Blocks of a lower value are evicted first. */
@@ -47,6 +48,7 @@ struct tierce__candidate {
     bool is_leaf_only;  /* it stays as long as a block follows it, whatever the need */
     bool is_held;       /* a block that follows it was used again, and stays */
     bool is_chosen;
+    bool is_over;    /* by its client's hint it is not used again */
     bool climbs;     /* the blocks before it are candidates, too */
     bool is_counted; /* it is a leaf of the sample with a value: it counts for a slice */
     bool is_broken;  /* at its end, another group of the family cannot be restored */
