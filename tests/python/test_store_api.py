@@ -184,6 +184,25 @@ def test_callbacks_and_await(disk):
         closing.close()
 
 
+@pytest.mark.parametrize("codec", ["none", "lossless"])
+def test_a_store_in_python(tmp_path, codec):
+    """The example: what one engine has stored there, another one loads."""
+    example = Path(__file__).resolve().parents[2] / "examples/plugin_python/folder_store.py"
+    file = tmp_path / "folder_store.py"
+    file.write_bytes(example.read_bytes())
+    values = {"remote_urls": f"python://{file}:FolderStore?folder={tmp_path}/kv&python={sys.executable}", "remote_codec": codec,
+              "timeout_lookup": "30s", "timeout_load": "30s"}
+    layers = arrays()
+    with open_store(**values) as store:
+        assert store.cache(layers, **IDENTITY).store(PROMPT, range(20)) == 20 * TOKENS
+        assert store.durable()
+    assert list((tmp_path / "kv").iterdir())
+    with open_store(**values) as store:
+        loaded = store.cache(layers, **IDENTITY).load(PROMPT, range(30, 50))
+        assert loaded == tierce.Loaded(20 * TOKENS, ("remote",) * 20)
+    assert equal(layers, slice(30, 50), slice(0, 20))
+
+
 def test_a_prefetch_is_cancelled(mute):
     with open_store(remote_urls=mute, timeout_lookup="60s", timeout_prefetch="60s") as store:
         cache = store.cache(arrays(), **IDENTITY)
