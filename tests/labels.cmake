@@ -12,7 +12,7 @@ list(APPEND TIERCE_TESTS_PLAIN test_cachegen_arm test_codec_arm test_copy_sum_ar
 # test_device_cells is about bytes, and takes minutes with it. test_device_kv_copiers and test_device_faults_copiers run the
 # cases of test_device_kv and test_device_faults with more threads; test_device_kv_* have the threads of the other kinds of
 # memory, whose faults (test_device_faults_direct, _staged, _unpinned) run with the address sanitizer.
-# test_sim_store, test_sim_node and test_sim_fleet run one thread at a time, in an order that they draw themselves.
+# test_sim_store, test_sim_node, test_sim_fleet and test_sim_peers run one thread at a time, in an order that they draw themselves.
 # test_device_kv_direct: its threads are those of test_device_kv_staged, which copies once more. test_engine_uses_native and
 # test_slow_remote_native: their threads are those of test_engine_uses, test_slow_remote and the other tests of a node's clients
 # (test_storing_native, test_replicas_native, test_engine_native).
@@ -32,7 +32,7 @@ set(TIERCE_TESTS_SINGLE
     test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_places test_prop_policy test_prop_pool
     test_prop_replay test_prop_router test_prop_space test_prop_tiers test_prop_trace_write test_proto test_probes test_proxy_parts test_reclaimer test_record
     test_registry_whole test_resp_cluster test_resp_parse test_resp_request test_rpcs test_s3_parts test_scrub_set
-    test_serve_torture test_sha256 test_siblings test_sim_fleet test_sim_manager test_sim_node test_sim_store test_slow_remote_native test_tenant_words test_space test_spans test_speed test_storage_at
+    test_serve_torture test_sha256 test_siblings test_sim_fleet test_sim_manager test_sim_node test_sim_peers test_sim_store test_slow_remote_native test_tenant_words test_space test_spans test_speed test_storage_at
     test_storage_redis test_tls test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
     test_trial test_tuner test_url test_utf8 test_why_prompt test_worker_commands)
 

@@ -48,7 +48,14 @@ int __wrap_fsync(int fd)
     return __wrap_fdatasync(fd);
 }
 
-struct tierce__vfs *sim_disk;
+static struct tierce__vfs *opened[SIM_HOSTS];
+
+struct tierce__vfs *sim_disk_take(void)
+{
+    struct tierce__vfs *disk = opened[sim_host()];
+    opened[sim_host()] = NULL;
+    return disk;
+}
 
 int __wrap_tierce__vfs_create(struct tierce__vfs **out, unsigned depth)
 {
@@ -59,7 +66,7 @@ int __wrap_tierce__vfs_create(struct tierce__vfs **out, unsigned depth)
         rc = tierce__vfs_fault_create(out, files, true);
     if (rc == 0) {
         tierce__vfs_fault_seed(*out, sim_below(UINT64_MAX));
-        sim_disk = *out;
+        opened[sim_host()] = *out;
     }
     return rc;
 }

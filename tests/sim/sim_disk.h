@@ -12,8 +12,8 @@
  * cut may take back.
  */
 
-/* The disk of the engine that was opened last. */
-extern struct tierce__vfs *sim_disk;
+/* The disk that the calling thread's host has opened last, once. NULL: none since. */
+struct tierce__vfs *sim_disk_take(void);
 
 /* Draws up to three faults: errors and slow transfers, and if `flips`, wrong bits. True: chunks may
  * leave the disk for them: wrong ones do, and some make room on a full disk. */

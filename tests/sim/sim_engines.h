@@ -295,12 +295,11 @@ static inline void engine_open(struct sim_engine *e)
                                 sim_below(2) == 0 ? "200ms" : "5s",
                                 NULL};
     struct tierce_config *config = fx_config(e->folder, sets);
-    sim_disk = NULL;
     SAY("engine %zu opens", e->number);
     sim_enter_host(host_of(e));
     e->engine = fx_engine(config);
     tierce_config_destroy(config);
-    e->vfs = sim_disk;
+    e->vfs = sim_disk_take();
     REQUIRE(e->vfs != NULL, "there is no disk");
     struct tierce_namespace ns = fx_namespace();
     int rc = tierce_view_open(&e->view, e->engine, &ns, &(struct tierce_shard){0, 1, 0, 1});

@@ -51,20 +51,41 @@ static void clear_all(struct session *s)
     s->e->kept->is_cleared = tierce_engine_flush(s->e->engine, 20000) == 0;
 }
 
-static void live(bool is_last)
+/* The disk has what it should. */
+static void life_begin(struct sim_engine *e)
+{
+    struct session s = {.e = e, .number = 99};
+    memory_begin(&s.memory);
+    engine_open(e);
+    sim_keep_time(true); /* a read that is late is no reason for a miss here */
+    check_durable(&s);
+    sim_keep_time(false);
+    e->kept->loses = false;
+    memory_end(&s.memory);
+}
+
+/* Long after the last session. */
+static void life_end(struct sim_engine *e, bool is_last)
+{
+    struct session s = {.e = e};
+    for (size_t p = 0; p < PROMPTS && !e->is_killed; p++)
+        ask_durable(&s, p);
+    sim_sleep_ns((LOAD_MS + WRITE_MS) * TIERCE__MS_NS);
+    check_quiet(e);
+    e->kept->is_cleared = false;
+    if (!e->is_killed && sim_below(4) == 0)
+        clear_all(&s);
+    if (!e->is_killed && !is_last && sim_below(2) == 0)
+        engine_kill(e);
+    engine_close(e);
+}
+
+static inline void live(bool is_last)
 {
     struct session sessions[SESSIONS_MAX] = {0};
     size_t count = sim.count + sim_below(SESSIONS_MAX - sim.count + 1);
-    for (size_t i = 0; i < sim.count; i++) {
-        struct session s = {.e = &sim.engines[i], .number = 99};
-        memory_begin(&s.memory);
-        engine_open(s.e);
-        sim_keep_time(true); /* a read that is late is no reason for a miss here */
-        check_durable(&s);
-        sim_keep_time(false);
-        s.e->kept->loses = false;
-        memory_end(&s.memory);
-    }
+    for (size_t i = 0; i < sim.count; i++)
+        life_begin(&sim.engines[i]);
     for (size_t i = 0; i < sim.count && !is_last; i++) {
         if (sim_below(2) == 0)
             sim.engines[i].kept->loses |= sim_disk_draw_faults(sim.engines[i].vfs, sim.flips);
@@ -79,19 +100,8 @@ static void live(bool is_last)
     for (size_t i = 0; i < count && !is_last; i++)
         pthread_join(sessions[i].thread, NULL);
     sim_sleep_ns((PIN_MS + WRITE_MS + 10000) * TIERCE__MS_NS);
-    for (size_t i = 0; i < sim.count; i++) {
-        struct session s = {.e = &sim.engines[i]};
-        for (size_t p = 0; p < PROMPTS && !s.e->is_killed; p++)
-            ask_durable(&s, p);
-        sim_sleep_ns((LOAD_MS + WRITE_MS) * TIERCE__MS_NS);
-        check_quiet(s.e);
-        s.e->kept->is_cleared = false;
-        if (!s.e->is_killed && sim_below(4) == 0)
-            clear_all(&s);
-        if (!s.e->is_killed && !is_last && sim_below(2) == 0)
-            engine_kill(s.e);
-        engine_close(s.e);
-    }
+    for (size_t i = 0; i < sim.count; i++)
+        life_end(&sim.engines[i], is_last);
 }
 
 #endif

@@ -15,7 +15,7 @@
  * client of engine 1 for store a.
  */
 
-enum { SIM_STORES = 2, SIM_ENGINES = 2, SIM_LIST_PAGE = 5 };
+enum { SIM_STORES = 2, SIM_ENGINES = 3, SIM_LIST_PAGE = 5 };
 
 struct sim_object {
     struct sim_object *next; /* the newest first */

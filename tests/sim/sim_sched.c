@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #define NEVER      SIM_NEVER
 #define TICK_NS    50u /* of a call of the clock: a loop that looks at it ends */
@@ -48,18 +49,20 @@ static size_t thread_count; /* the others have always been free */
 static struct thread *self; /* whose turn it is; NULL: there is no simulation */
 static uint64_t random_state, now_ns, stolen_ns, switches, digest;
 static unsigned uninterrupted; /* calls that must not lose their turn */
-static bool keeps_time;
-static uint64_t switch_rate; /* a thread loses its turn once in so many times */
+static unsigned keeps_time;    /* threads that have asked for it */
+static uint64_t switch_rate;   /* a thread loses its turn once in so many times */
 /* In some runs the ready thread with the highest priority has the turn, and once in so many times a
  * thread loses its priority: a thread may stop for long in the middle of a call. 0: each is drawn.
  */
 static uint64_t demotion_rate;
 static uint64_t stalled_ns[SIM_HOSTS]; /* until when no thread of the host runs */
+static uint64_t stalled_all_ns[SIM_HOSTS];
 static uint64_t expiry_rate; /* the first deadline expires once in so many decisions; 0: never */
 
 /* The functions of the system, and those in their place. */
 SIM_WRAPS(int, clock_gettime, clockid_t clock, struct timespec *out);
 SIM_WRAPS(int, nanosleep, const struct timespec *time, struct timespec *left);
+SIM_WRAPS(int, usleep, useconds_t us);
 SIM_WRAPS(int, sched_yield, void);
 SIM_WRAPS(ssize_t, getrandom, void *bytes, size_t count, unsigned flags);
 SIM_WRAPS(int, pthread_create, pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *arg),
@@ -115,7 +118,7 @@ uint64_t sim_digest(void)
 
 void sim_keep_time(bool keeps)
 {
-    keeps_time = keeps;
+    keeps_time += keeps ? 1 : -1u;
 }
 
 uint64_t sim_switches(void)
@@ -207,7 +210,7 @@ static struct thread *choose(void)
 {
     struct thread *ready[THREADS_MAX];
     size_t count = 0;
-    if (expiry_rate > 0 && !keeps_time && sim_below(expiry_rate) == 0) {
+    if (expiry_rate > 0 && keeps_time == 0 && sim_below(expiry_rate) == 0) {
         uint64_t first = first_deadline();
         if (first != NEVER && first > now_ns && first - now_ns < 20000000000u) {
             stolen_ns += first - now_ns;
@@ -336,7 +339,14 @@ void sim_enter_host(unsigned host)
 
 void sim_stall(unsigned host, uint64_t ns)
 {
+    uint64_t from_ns = stalled_ns[host] > now_ns ? stalled_ns[host] : now_ns;
     stalled_ns[host] = now_ns + ns;
+    stalled_all_ns[host] += stalled_ns[host] > from_ns ? stalled_ns[host] - from_ns : 0;
+}
+
+uint64_t sim_stalled_ns(void)
+{
+    return stalled_all_ns[self->host];
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -357,6 +367,14 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
     if (self == NULL)
         return __real_nanosleep(time, left);
     sim_sleep_ns((uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec);
+    return 0;
+}
+
+int __wrap_usleep(useconds_t us)
+{
+    if (self == NULL)
+        return __real_usleep(us);
+    sim_sleep_ns((uint64_t)us * 1000u);
     return 0;
 }
 

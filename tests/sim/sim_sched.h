@@ -65,7 +65,13 @@ void sim_enter_host(unsigned host);
 /* None of the host's threads runs for that time, as if it were stopped; not the calling one's. */
 void sim_stall(unsigned host, uint64_t ns);
 
-/* From now on no deadline expires while threads can run; or it may again. */
+/* How long the calling thread's host has been stalled since the start: also what is left of a
+ * stall.
+ */
+uint64_t sim_stalled_ns(void);
+
+/* From now on no deadline expires while threads can run; or it may again, when all that have asked
+ * for it say so. */
 void sim_keep_time(bool keeps);
 
 /* How far deadlines have expired while threads could run, since the start: a bound on a time that

@@ -23,14 +23,21 @@ struct limit {
     uint64_t began, stolen;
 };
 
+/* Time in which the caller could not run. */
+static uint64_t stolen_ns(void)
+{
+    return sim_stolen_ns() + sim_stalled_ns();
+}
+
 static struct limit limit_begin(void)
 {
-    return (struct limit){sim_now_ns(), sim_stolen_ns()};
+    return (struct limit){sim_now_ns(), stolen_ns()};
 }
 
 static void limit_end(const struct limit *limit, uint64_t ms, const char *call)
 {
-    uint64_t took = sim_now_ns() - limit->began - (sim_stolen_ns() - limit->stolen);
+    uint64_t all = sim_now_ns() - limit->began, stolen = stolen_ns() - limit->stolen;
+    uint64_t took = all > stolen ? all - stolen : 0; /* a stall may go on after the call */
     ms += sim.node_ms + SLACK_MS;
     REQUIRE(took <= ms * TIERCE__MS_NS, "%s took %.3f s", call, (double)took / 1e9);
 }
@@ -172,13 +179,13 @@ static void look_up(struct session *s)
     if (sim_below(4) == 0)
         flags |= TIERCE_LOOKUP_NO_WAIT;
     struct tierce_chain *chain = sim_chain(s->e, prompt, blocks);
-    uint64_t clears = s->e->kept->clears, stolen = sim_stolen_ns(), began = sim_now_ns();
+    uint64_t clears = s->e->kept->clears, stolen = stolen_ns(), began = sim_now_ns();
     uint64_t absences = s->e->kept->absences;
     struct tierce_found found = look(s, chain, blocks, flags, 0);
     if ((flags & TIERCE_LOOKUP_PIN) != 0 && sim_below(4) > 0 && found.memory_blocks > 0) {
         size_t loaded = load_from(s, chain, prompt, 0, found.memory_blocks, 0);
         bool may_fail = sim_net.damages || sim.flips || s->e->kept->clears != clears ||
-                        clears % 2 != 0 || sim_stolen_ns() != stolen ||
+                        clears % 2 != 0 || stolen_ns() != stolen ||
                         sim_now_ns() - began >= PIN_MS * TIERCE__MS_NS;
         may_fail |= s->e->kept->absences != absences || absences % 2 != 0;
         REQUIRE(may_fail || loaded >= found.memory_blocks,
@@ -207,7 +214,7 @@ static void prefetch(struct session *s)
         rc = tierce_prefetch_wait(prefetch, opts.timeout_ms + 200);
         struct tierce_prefetch_result result = {.size = sizeof(result)};
         (void)tierce_prefetch_poll(prefetch, &result);
-        REQUIRE(rc == 0 || sim_stolen_ns() > limit.stolen, "a prefetch does not end");
+        REQUIRE(rc == 0 || stolen_ns() > limit.stolen, "a prefetch does not end");
         REQUIRE(result.memory_blocks <= result.blocks && result.blocks <= blocks,
                 "a prefetch of %zu blocks: %llu, %llu", blocks, (unsigned long long)result.blocks,
                 (unsigned long long)result.memory_blocks);
@@ -282,6 +289,29 @@ static void clear(struct session *s)
     limit_end(&limit, (sim.has_remote ? 2 + SIM_STORES : 2) * LOAD_MS, "a clear");
 }
 
+static void step(struct session *s)
+{
+    uint64_t what = sim_below(100);
+    if (what < 34)
+        store(s);
+    else if (what < 56)
+        load(s);
+    else if (what < 72)
+        look_up(s);
+    else if (what < 79)
+        prefetch(s);
+    else if (what < 85)
+        ask_durable(s, sim_below(PROMPTS));
+    else if (what < 89)
+        flush(s);
+    else if (what < 93)
+        copy(s);
+    else if (what < 93 + sim.clear_share)
+        clear(s);
+    else
+        sim_sleep_ns(sim_below(1500 * TIERCE__MS_NS));
+}
+
 static void *run_session(void *arg)
 {
     struct session *s = arg;
@@ -291,25 +321,7 @@ static void *run_session(void *arg)
     for (size_t i = 0; i < (sim.has_node ? STEPS_OF_CLIENTS : STEPS) && !s->e->is_killed; i++) {
         if (sim.has_node)
             sim_sleep_ns(sim_below(100 * TIERCE__MS_NS));
-        uint64_t what = sim_below(100);
-        if (what < 34)
-            store(s);
-        else if (what < 56)
-            load(s);
-        else if (what < 72)
-            look_up(s);
-        else if (what < 79)
-            prefetch(s);
-        else if (what < 85)
-            ask_durable(s, sim_below(PROMPTS));
-        else if (what < 89)
-            flush(s);
-        else if (what < 93)
-            copy(s);
-        else if (what < 93 + sim.clear_share)
-            clear(s);
-        else
-            sim_sleep_ns(sim_below(1500 * TIERCE__MS_NS));
+        step(s);
     }
     tierce_unpin(s->e->view, s->number);
     memory_end(&s->memory);

@@ -41,7 +41,6 @@ enum {
 
 SIM_WRAPS(int, tierce__node_http_start, struct tierce__server **out, struct tierce__node *n,
           uint16_t port, char why[TIERCE_CONFIG_ERROR_BYTES]);
-SIM_WRAPS(int, usleep, useconds_t us);
 SIM_WRAPS(ssize_t, pwrite, int fd, const void *bytes, size_t count, off_t at);
 
 int __wrap_tierce__node_http_start(struct tierce__server **out, struct tierce__node *n,
@@ -51,14 +50,6 @@ int __wrap_tierce__node_http_start(struct tierce__server **out, struct tierce__n
     (void)port;
     (void)why;
     *out = NULL;
-    return 0;
-}
-
-int __wrap_usleep(useconds_t us)
-{
-    if (!sim_is_on())
-        return __real_usleep(us);
-    sim_sleep_ns(1000u * (uint64_t)us);
     return 0;
 }
 

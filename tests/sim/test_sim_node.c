@@ -91,11 +91,10 @@ static void node_open(void)
         count++;
     }
     SAY("the node starts");
-    sim_disk = NULL;
     sim_enter_host(NODE_HOST);
     harness_start(&node.harness, count, arguments);
+    node.vfs = sim_disk_take();
     sim_enter_host(0);
-    node.vfs = sim_disk;
     REQUIRE(node.vfs != NULL, "there is no disk");
     node.starts++;
 }
