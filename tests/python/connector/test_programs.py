@@ -60,8 +60,19 @@ def program(folder, name, text, mode=0o644):
     return str(path)
 
 
-def start(*paths, settings=None):
-    return programs.start([programs.command_of(path) for path in paths], "worker", 0, 2, settings or {})
+@pytest.fixture
+def start(monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    started = []
+
+    def begin(*paths, settings=None):
+        started.append(programs.start([programs.command_of(path) for path in paths], "worker", 0, 2, settings or {}))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        if running.thread.is_alive():
+            running.stop()
 
 
 def await_death(pid):
@@ -75,7 +86,7 @@ def await_death(pid):
     os.close(fd)
 
 
-def test_lines_environment_and_status(tmp_path, lines, monkeypatch):
+def test_lines_environment_and_status(tmp_path, lines, start, monkeypatch):
     monkeypatch.setenv("TIERCE_REMOTE_URLS", "redis://u:sesame@h")
     text = ("import json, os, sys\nmine = {k: v for k, v in os.environ.items() if k.startswith('TIERCE_')}\n"
             "print(json.dumps(mine))\nprint('to the\\x1berror', file=sys.stderr)\nsys.stdout.write('no newline')\nsys.exit(%d)")
@@ -99,7 +110,7 @@ def test_lines_environment_and_status(tmp_path, lines, monkeypatch):
     assert not any("sesame" in line for _, line in lines.lines)
 
 
-def test_they_end_with_the_engine(tmp_path, lines):
+def test_they_end_with_the_engine(tmp_path, lines, start):
     polite = program(tmp_path, "polite.sh", "trap 'echo goodbye; exit 0' TERM\necho ready\nwhile :; do sleep 0.05; done\n")
     deaf = program(tmp_path, "deaf.py", "import os, signal, subprocess, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
                    "child = subprocess.Popen(['sleep', '1000'])\nprint('ready', child.pid)\ntime.sleep(1000)")
@@ -120,8 +131,12 @@ def test_they_end_when_the_engine_is_killed(tmp_path):
         [sys.executable, "-c", "import logging, sys, time\nfrom tierce import programs\n"
          "logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
          "running = programs.start([programs.command_of(sys.argv[1])], 'worker', 0, 1, {})\ntime.sleep(1000)", path],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PYTHON})
-    pid = next(int(line.split()[-1]) for line in engine.stdout if "endless.py: pid" in line)
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PYTHON, "PYTHONUNBUFFERED": ""})
+    ends = threading.Timer(SECONDS, engine.kill)  # a line that never comes ends the test
+    ends.start()
+    pid = next((int(line.split()[-1]) for line in engine.stdout if "endless.py: pid" in line), None)
+    ends.cancel()
+    assert pid is not None, "the program has told nothing"
     engine.send_signal(signal.SIGKILL)
     engine.wait()
     engine.stdout.close()

@@ -2,6 +2,7 @@
 """TierceLinker with the classes of SGLang's wheel: its factory, its base class, its counter of layers, and its descriptions of
 pools, here of memory of the host."""
 
+import importlib
 import sys
 import time
 import types
@@ -28,10 +29,10 @@ def linkers(sglang):  # noqa: F811
     from sglang.srt.mem_cache.hybrid_cache import linker_pool_assembler
     from sglang.srt.mem_cache.unified_cache import linker_factory, unified_cache_linker
 
-    from tierce.sglang import linker
+    ours = importlib.import_module("tierce.sglang.linker")  # not the package's attribute, which outlives the module
 
     yield types.SimpleNamespace(pools=linker_pool_assembler, factory=linker_factory, unified=unified_cache_linker,
-                                storage=sglang, ours=linker)
+                                storage=sglang, ours=ours)
     del sys.modules["tierce.sglang.linker"]
 
 
