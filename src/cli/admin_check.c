@@ -29,11 +29,6 @@ int tierce__admin_check(const char *command, const char *rpc, const char *field,
             protobuf_c_message_descriptor_get_field_by_name(descriptor, field);
         TIERCE_ASSERT(of != NULL && of->type == PROTOBUF_C_TYPE_MESSAGE);
         descriptor = of->descriptor;
-        if (tierce__json_value_kind(tierce__json_get(object, field)) == '{')
-            return tierce__cli_fail(command,
-                                    "the JSON is a whole answer; pass the object of its field "
-                                    "\"%s\" alone",
-                                    field);
     }
     if (tierce__proto_json_check_names(descriptor, object, why) < 0)
         return tierce__cli_fail(command, "%s", why);

@@ -346,10 +346,11 @@ class Administration(CliCase):
                 (("group", "create"), '{"quota":{"quota_config":[{"storage_type":"ST_NSF"}]}}',
                  ("quota.quota_config.storage_type", '"ST_NSF"', '"ST_NFS"')),
                 (("instance", "register"), '{"instance_idd":"x"}', ('"instance_idd"', '"instance_id"')),
-                (("group", "update"), '{"header":{},"instance_group":{}}', ('"instance_group" alone',))):
+                (("group", "update"), '{"header":{},"instance_group":{"nam":"x"}}', ('"nam"', '"name"'))):
             self.check(1, *command, text, "--url", "http://127.0.0.1:1", err=said)
         url = self.answer({"code": "OK"}, {})
         self.check(0, "group", "create", '{"quota":{"quotaConfig":[{"storage_type":5}]}}', "--url", url)
+        self.check(0, "group", "update", '{"header":{},"instance_group":{"name":"x"}}', "--url", url)  # of show --json
 
     def test_files_with_secrets(self):
         secret = os.path.join(self.folder, "secret")
