@@ -2,6 +2,7 @@
 #ifndef TIERCE_TESTS_SIM_LIVES_H
 #define TIERCE_TESTS_SIM_LIVES_H
 
+#include "base/alloc.h"
 #include "sim_sessions.h"
 
 /*
@@ -102,6 +103,35 @@ static inline void live(bool is_last)
     sim_sleep_ns((PIN_MS + WRITE_MS + 10000) * TIERCE__MS_NS);
     for (size_t i = 0; i < sim.count; i++)
         life_end(&sim.engines[i], is_last);
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static void say_log(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    SAY("%s %s", event, detail);
+}
+
+/* Before anything of the run is made; for run_end. */
+static uint64_t run_begin(uint64_t number)
+{
+    run_seed = number;
+    tierce_set_log_fn(say_log, NULL, TIERCE_LOG_WARN);
+    return tierce__alloc_live();
+}
+
+/* After the last call of the run. */
+static void run_end(uint64_t begun)
+{
+    REQUIRE(tierce__alloc_live() == begun, "%lld allocations are left",
+            (long long)tierce__alloc_live() - (long long)begun);
+    sim_stop();
+    if (prints)
+        printf("seed %llu: %.3f s, %llu switches, digest %016llx\n", (unsigned long long)run_seed,
+               (double)sim_now_ns() / 1e9, (unsigned long long)sim_switches(),
+               (unsigned long long)sim_digest());
 }
 
 #endif

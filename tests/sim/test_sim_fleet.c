@@ -16,11 +16,10 @@
  *
  * test_sim_fleet --seed N [COUNT] runs seeds from N on, each in a process of its own.
  */
-#include "base/alloc.h"
 #include "check_main.h"
 #include "store/remote/fleet/storage_at.h"
 #include "node_harness.h"
-#include "sim_fleet_manager.h"
+#include "sim_manager.h"
 #include "sim_lives.h"
 #include "sim_seeds.h"
 #include "sim_sockets.h"
@@ -63,7 +62,7 @@ static struct {
     uint64_t capacity, served;
     uint32_t failures; /* of a thousand calls of the database */
     const char *demote, *slots;
-    char folder[32], startup[80], files[80], away[80], disk[80];
+    char folder[32], files[80], away[80], disk[80];
 } fleet;
 
 static bool has_no_power[SIM_HOSTS];
@@ -90,28 +89,6 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t count, off_t at)
 }
 
 /* ---- the manager ----------------------------------------------------------------------------- */
-
-static void write_startup(void)
-{
-    FILE *file = fopen(fleet.startup, "w");
-    ck_assert_ptr_nonnull(file);
-    fprintf(file,
-            "{\"storage_config\":{\"type\":\"file\",\"is_available\":true,"
-            "\"global_unique_name\":\"d\",\"storage_spec\":{\"root_path\":\"%s/\","
-            "\"key_count_per_file\":%s}},"
-            "\"instance_group\":{\"name\":\"default\",\"storage_candidates\":[\"p\",\"d\"],"
-            "\"global_quota_group_name\":\"q\",\"max_instance_count\":100,\"version\":1,"
-            "\"quota\":{\"capacity\":%llu,\"quota_config\":[]},\"user_data\":\"\","
-            "\"cache_config\":{\"reclaim_strategy\":{\"storage_unique_name\":\"d\","
-            "\"reclaim_policy\":1,\"trigger_strategy\":{\"used_size\":0,\"used_percentage\":0.8},"
-            "\"delay_before_delete_ms\":1000%s},\"cache_prefer_strategy\":0,"
-            "\"meta_indexer_config\":{\"max_key_count\":1000000,\"mutex_shard_num\":16,"
-            "\"batch_key_size\":16,\"meta_storage_backend_config\":{\"storage_type\":\"local\","
-            "\"storage_uri\":\"\"},\"meta_cache_policy_config\":{\"type\":\"LRU\","
-            "\"capacity\":10000}}}}}",
-            fleet.files, fleet.slots, (unsigned long long)fleet.capacity, fleet.demote);
-    ck_assert_int_eq(fclose(file), 0);
-}
 
 static void manager_open(void)
 {
@@ -371,7 +348,6 @@ static void name_paths(void)
 {
     snprintf(fleet.folder, sizeof(fleet.folder), "/tmp/tierce-sim-XXXXXX");
     temp_folder_make(fleet.folder);
-    snprintf(fleet.startup, sizeof(fleet.startup), "%s/startup", fleet.folder);
     snprintf(fleet.files, sizeof(fleet.files), "%s/files", fleet.folder);
     snprintf(fleet.away, sizeof(fleet.away), "%s/away", fleet.folder);
     snprintf(fleet.disk, sizeof(fleet.disk), "%s/pool", fleet.folder);
@@ -414,23 +390,14 @@ static void await_mark(void)
     sim_sleep_ns(1000 * TIERCE__MS_NS);
 }
 
-static void listen_to_log(void *arg, enum tierce_log_level level, const char *event,
-                          const char *detail)
-{
-    (void)arg;
-    (void)level;
-    SAY("%s %s", event, detail);
-}
-
 static void run(uint64_t number)
 {
-    run_seed = number;
-    tierce_set_log_fn(listen_to_log, NULL, TIERCE_LOG_WARN);
-    uint64_t before = tierce__alloc_live();
+    uint64_t begun = run_begin(number);
     name_paths();
     sim_start(number);
     draw_world();
-    write_startup();
+    sim_manager_startup(fleet.folder, &(struct sim_startup){fleet.files, fleet.slots, fleet.demote,
+                                                            fleet.capacity});
     sim_manager_begin(sim_below(UINT64_MAX));
     manager_open();
     node_open();
@@ -439,7 +406,7 @@ static void run(uint64_t number)
     sim_manager_fail(fleet.failures);
     for (int i = 0; i < 2; i++) {
         live(false);
-        for (unsigned k = 0; k < SIM_ENGINES; k++) {
+        for (unsigned k = 0; k < sim.count; k++) {
             has_no_power[SIM_ENGINE_HOST + k] = false;
             sim_sockets_up(SIM_ENGINE_HOST + k);
         }
@@ -452,14 +419,8 @@ static void run(uint64_t number)
     manager_stop();
     sim_manager_end();
     REQUIRE(sim_sockets_open() == 0, "%u descriptors are open", sim_sockets_open());
-    REQUIRE(tierce__alloc_live() == before, "%lld allocations are left",
-            (long long)tierce__alloc_live() - (long long)before);
-    sim_stop();
+    run_end(begun);
     temp_folder_remove(fleet.folder);
-    if (prints)
-        printf("seed %llu: %.3f s, %llu switches, digest %016llx\n", (unsigned long long)number,
-               (double)sim_now_ns() / 1e9, (unsigned long long)sim_switches(),
-               (unsigned long long)sim_digest());
 }
 
 START_TEST(seeds)

@@ -14,7 +14,6 @@
  *
  * test_sim_node --seed N [COUNT] runs seeds from N on, each in a process of its own.
  */
-#include "base/alloc.h"
 #include "check_main.h"
 #include "node_harness.h"
 #include "sim_lives.h"
@@ -334,19 +333,9 @@ static void run_engines(void)
     node_close();
 }
 
-static void listen_to_log(void *arg, enum tierce_log_level level, const char *event,
-                          const char *detail)
-{
-    (void)arg;
-    (void)level;
-    SAY("%s %s", event, detail);
-}
-
 static void run(uint64_t number)
 {
-    run_seed = number;
-    tierce_set_log_fn(listen_to_log, NULL, TIERCE_LOG_WARN);
-    uint64_t before = tierce__alloc_live();
+    uint64_t begun = run_begin(number);
     snprintf(node.folder, sizeof(node.folder), "/tmp/tierce-sim-XXXXXX");
     temp_folder_make(node.folder);
     snprintf(node.disk, sizeof(node.disk), "%s/node", node.folder);
@@ -364,14 +353,8 @@ static void run(uint64_t number)
     else
         run_engines();
     REQUIRE(sim_sockets_open() == 0, "%u descriptors are open", sim_sockets_open());
-    REQUIRE(tierce__alloc_live() == before, "%lld allocations are left",
-            (long long)tierce__alloc_live() - (long long)before);
-    sim_stop();
+    run_end(begun);
     temp_folder_remove(node.folder);
-    if (prints)
-        printf("seed %llu: %.3f s, %llu switches, digest %016llx\n", (unsigned long long)number,
-               (double)sim_now_ns() / 1e9, (unsigned long long)sim_switches(),
-               (unsigned long long)sim_digest());
 }
 
 START_TEST(seeds)

@@ -15,15 +15,15 @@
  *
  * test_sim_peers --seed N [COUNT] runs seeds from N on, each in a process of its own.
  */
-#include "base/alloc.h"
 #include "check_main.h"
 #include "engine/peer/peers.h"
-#include "sim_directory.h"
 #include "sim_lives.h"
+#include "sim_manager.h"
 #include "sim_seeds.h"
 #include "sim_sockets.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 enum { RUNS = 50, LONG_RUNS = 20000, PEER_LIVES = 2, TURN_MS = 400, STALL_MS = 3000 };
 
@@ -60,6 +60,7 @@ static struct member {
 } members[SIM_ENGINES];
 
 static char folder[32];
+static uint64_t chunks_of_peers; /* that the engines of the run have read */
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
@@ -80,11 +81,12 @@ static void run_sessions(struct member *m)
         sim_sleep_ns(TIERCE__MS_NS);
 }
 
-static void say_peers(const struct sim_engine *e)
+static void count_peers(const struct sim_engine *e)
 {
     struct tierce__peers_stats stats;
     if (!tierce__peers_stats(e->engine->peers, &stats))
         return;
+    chunks_of_peers += stats.read.chunks;
     SAY("engine %zu: %llu chunks of peers; %llu lent from memory, %llu from disk", e->number,
         (unsigned long long)stats.read.chunks, (unsigned long long)stats.served.memory_hits,
         (unsigned long long)stats.served.disk_hits);
@@ -102,12 +104,33 @@ static void *run_member(void *arg)
         if (!is_last)
             run_sessions(m);
         sim_sleep_ns((PIN_MS + WRITE_MS + 10000) * TIERCE__MS_NS);
-        say_peers(m->e);
+        count_peers(m->e);
         life_end(m->e, is_last);
         sim_sleep_ns(sim_below(2) * sim_below(3000 * TIERCE__MS_NS));
     }
     m->has_ended = true;
     return NULL;
+}
+
+/* ---- the directory --------------------------------------------------------------------------- */
+
+/* A manager that starts knows no peer, and has another secret. */
+static void directory_open(void)
+{
+    SAY("the directory starts");
+    sim_enter_host(SIM_MANAGER_HOST);
+    sim_manager_open(folder);
+    sim_enter_host(0);
+}
+
+static void directory_close(bool loses_power)
+{
+    SAY("the directory %s", loses_power ? "loses power" : "stops");
+    if (loses_power)
+        sim_sockets_down(SIM_MANAGER_HOST, sim_below(2) == 0);
+    sim_manager_stop();
+    if (loses_power)
+        sim_sockets_up(SIM_MANAGER_HOST);
 }
 
 static void unplug(unsigned host)
@@ -135,17 +158,18 @@ static void disturb_member(struct member *m, uint64_t what)
 static void disturb_directory(uint64_t what)
 {
     if (what == 0) {
-        sim_directory_close(sim_below(2) == 0);
+        directory_close(sim_below(2) == 0);
         sim_sleep_ns(sim_below(3) * sim_below(1500 * TIERCE__MS_NS));
-        sim_directory_open();
+        directory_open();
     } else {
-        sim_stall(DIRECTORY_HOST, sim_below(STALL_MS) * TIERCE__MS_NS);
+        sim_stall(SIM_MANAGER_HOST, sim_below(STALL_MS) * TIERCE__MS_NS);
     }
 }
 
 static unsigned draw_host(void)
 {
-    return DIRECTORY_HOST + (unsigned)sim_below(1 + sim.count);
+    uint64_t drawn = sim_below(1 + sim.count);
+    return drawn == sim.count ? SIM_MANAGER_HOST : SIM_ENGINE_HOST + (unsigned)drawn;
 }
 
 static void cut_some(void)
@@ -157,8 +181,8 @@ static void cut_some(void)
 
 static void join_all(void)
 {
-    for (unsigned one = DIRECTORY_HOST; one <= SIM_HOSTS - 1; one++)
-        for (unsigned other = DIRECTORY_HOST; other < one; other++)
+    for (unsigned one = SIM_ENGINE_HOST; one <= SIM_MANAGER_HOST; one++)
+        for (unsigned other = SIM_ENGINE_HOST; other < one; other++)
             sim_sockets_cut(one, other, false);
 }
 
@@ -189,14 +213,6 @@ static void disturb(void)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static void listen_to_log(void *arg, enum tierce_log_level level, const char *event,
-                          const char *detail)
-{
-    (void)arg;
-    (void)level;
-    SAY("%s %s", event, detail);
-}
-
 static void prepare(void)
 {
     static char urls[SIM_ENGINES][64];
@@ -212,8 +228,8 @@ static void prepare(void)
         struct sim_engine *e = &sim.engines[i];
         e->number = i;
         e->kept = &e->own;
-        snprintf(urls[i], sizeof(urls[i]), "peers://127.0.0.1:%d?connections=%llu", DIRECTORY_PORT,
-                 (unsigned long long)(2 + sim_below(3)));
+        snprintf(urls[i], sizeof(urls[i]), "peers://127.0.0.1:%d?connections=%llu",
+                 SIM_MANAGER_PORT, (unsigned long long)(2 + sim_below(3)));
         sim.urls[i] = urls[i];
         snprintf(e->folder, sizeof(e->folder), "%s/engine%zu", folder, i);
         ck_assert_int_eq(mkdir(e->folder, 0700), 0);
@@ -223,29 +239,24 @@ static void prepare(void)
 
 static void run(uint64_t number)
 {
-    run_seed = number;
-    tierce_set_log_fn(listen_to_log, NULL, TIERCE_LOG_WARN);
-    uint64_t before = tierce__alloc_live();
+    uint64_t begun = run_begin(number);
     snprintf(folder, sizeof(folder), "/tmp/tierce-sim-XXXXXX");
     temp_folder_make(folder);
     sim_start(number);
     prepare();
-    sim_directory_open();
+    sim_manager_startup(folder, &(struct sim_startup){folder, "1", "", 1 << 20});
+    sim_manager_begin(sim_below(UINT64_MAX));
+    directory_open();
     for (size_t i = 0; i < sim.count; i++)
         ck_assert_int_eq(pthread_create(&members[i].thread, NULL, run_member, &members[i]), 0);
     disturb();
     for (size_t i = 0; i < sim.count; i++)
         pthread_join(members[i].thread, NULL);
-    sim_directory_close(false);
+    directory_close(false);
+    sim_manager_end();
     REQUIRE(sim_sockets_open() == 0, "%u descriptors are open", sim_sockets_open());
-    REQUIRE(tierce__alloc_live() == before, "%lld allocations are left",
-            (long long)tierce__alloc_live() - (long long)before);
-    sim_stop();
+    run_end(begun);
     temp_folder_remove(folder);
-    if (prints)
-        printf("seed %llu: %.3f s, %llu switches, digest %016llx\n", (unsigned long long)number,
-               (double)sim_now_ns() / 1e9, (unsigned long long)sim_switches(),
-               (unsigned long long)sim_digest());
 }
 
 START_TEST(seeds)
@@ -254,9 +265,30 @@ START_TEST(seeds)
 }
 END_TEST
 
+/* Otherwise the runs show nothing. */
+START_TEST(chunks_come_from_peers)
+{
+    bool has_read = false;
+    for (uint64_t number = 1; number <= 10 && !has_read; number++) {
+        int status;
+        pid_t pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            run(number);
+            _exit(chunks_of_peers > 0 ? 0 : 3);
+        }
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert(WIFEXITED(status));
+        has_read = WEXITSTATUS(status) == 0;
+    }
+    ck_assert(has_read);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     struct sim_seeds drawn = sim_seeds(argc, argv, RUNS, LONG_RUNS);
     prints = drawn.is_one;
-    return CHECK_RUN("sim_peers", .seconds = 60, .loops = {{seeds, drawn.first, drawn.end}});
+    return CHECK_RUN("sim_peers", .seconds = 60, .loops = {{seeds, drawn.first, drawn.end}},
+                     .tests = {drawn.are_given ? NULL : chunks_come_from_peers});
 }

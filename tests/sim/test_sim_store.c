@@ -13,7 +13,6 @@
  *
  * test_sim_store --seed N [COUNT] runs seeds from N on, each in a process of its own.
  */
-#include "base/alloc.h"
 #include "check_main.h"
 #include "sim_lives.h"
 #include "sim_seeds.h"
@@ -45,18 +44,9 @@ static void disturb(void)
         sim_net.stores[i].is_out = false;
 }
 
-static void listen(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    SAY("%s %s", event, detail);
-}
-
 static void run(uint64_t number)
 {
-    run_seed = number;
-    tierce_set_log_fn(listen, NULL, TIERCE_LOG_WARN);
-    uint64_t before = tierce__alloc_live();
+    uint64_t begun = run_begin(number);
     for (size_t i = 0; i < SIM_ENGINES; i++) {
         sim.engines[i].number = i;
         sim.engines[i].kept = &sim.engines[i].own;
@@ -77,15 +67,9 @@ static void run(uint64_t number)
     for (int i = 0; i <= LIVES; i++)
         live(i == LIVES);
     sim_net_end();
-    REQUIRE(tierce__alloc_live() == before, "%lld allocations are left",
-            (long long)tierce__alloc_live() - (long long)before);
-    sim_stop();
+    run_end(begun);
     for (size_t i = 0; i < SIM_ENGINES; i++)
         temp_folder_remove(sim.engines[i].folder);
-    if (prints)
-        printf("seed %llu: %.3f s, %llu switches, digest %016llx\n", (unsigned long long)number,
-               (double)sim_now_ns() / 1e9, (unsigned long long)sim_switches(),
-               (unsigned long long)sim_digest());
 }
 
 START_TEST(seeds)

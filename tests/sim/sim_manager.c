@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim_fleet_manager.h"
+#include "sim_manager.h"
 #include "base/alloc.h"
 #include "manager/manager.h"
 #include "manager/manager_config.h"
@@ -47,6 +47,30 @@ void sim_manager_begin(uint64_t seed)
 void sim_manager_end(void)
 {
     sim_store_end();
+}
+
+void sim_manager_startup(const char *folder, const struct sim_startup *of)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/startup", folder);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file,
+            "{\"storage_config\":{\"type\":\"file\",\"is_available\":true,"
+            "\"global_unique_name\":\"d\",\"storage_spec\":{\"root_path\":\"%s/\","
+            "\"key_count_per_file\":%s}},"
+            "\"instance_group\":{\"name\":\"default\",\"storage_candidates\":[\"p\",\"d\"],"
+            "\"global_quota_group_name\":\"q\",\"max_instance_count\":100,\"version\":1,"
+            "\"quota\":{\"capacity\":%llu,\"quota_config\":[]},\"user_data\":\"\","
+            "\"cache_config\":{\"reclaim_strategy\":{\"storage_unique_name\":\"d\","
+            "\"reclaim_policy\":1,\"trigger_strategy\":{\"used_size\":0,\"used_percentage\":0.8},"
+            "\"delay_before_delete_ms\":1000%s},\"cache_prefer_strategy\":0,"
+            "\"meta_indexer_config\":{\"max_key_count\":1000000,\"mutex_shard_num\":16,"
+            "\"batch_key_size\":16,\"meta_storage_backend_config\":{\"storage_type\":\"local\","
+            "\"storage_uri\":\"\"},\"meta_cache_policy_config\":{\"type\":\"LRU\","
+            "\"capacity\":10000}}}}}",
+            of->root, of->slots, (unsigned long long)of->capacity, of->reclaim);
+    ck_assert_int_eq(fclose(file), 0);
 }
 
 void sim_manager_open(const char *folder)
