@@ -306,8 +306,10 @@ void hazard_model_insert(struct hazard_model *h, uint32_t slot,
 void hazard_model_touch(struct hazard_model *h, uint32_t slot)
 {
     struct hazard_entry *e = &h->entries[slot];
-    struct hazard_record past =
-        use(h, &e->past, e->key, origin_of(h, e->key, (struct tierce__policy_origin){0}));
+    struct tierce__policy_origin of = origin_of(h, e->key, (struct tierce__policy_origin){0});
+    if (of.is_new)
+        count_record(h, &e->past, false);
+    struct hazard_record past = use(h, of.is_new ? NULL : &e->past, e->key, of);
     bool moves = e->listed && (past.tick != e->past.tick || past.klass != e->past.klass);
     if (moves)
         hazard_model_list(h, slot, false, false);

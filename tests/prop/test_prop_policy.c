@@ -167,6 +167,7 @@ static void begin_request(struct twins *t)
     struct tierce__policy_request request = {.count = below(t, below(t, 8) == 0 ? 200 : 20),
                                              .last_key = below(t, 3 * t->m.slots),
                                              .origin = new_origin(t)};
+    request.origin.is_new = below(t, 8) == 0;
     tierce__policy_begin(t->policy, &request);
     if (t->m.ops->request != NULL)
         t->m.ops->request(&t->m, &request);

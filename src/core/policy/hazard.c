@@ -228,7 +228,7 @@ static struct hazard_use use_of(const struct tierce__policy_origin *origin)
     if (origin->hint != TIERCE__HINT_NONE)
         part = TIERCE__HAZARD_OUTPUTS - 1u + origin->hint;
     TIERCE_DASSERT(part < TIERCE__HAZARD_PARTS);
-    return (struct hazard_use){.part = part, .ends = origin->ends};
+    return (struct hazard_use){.part = part, .ends = origin->ends, .is_new = origin->is_new};
 }
 
 /* A use of a key: of the present request, or else with this origin. */
@@ -446,10 +446,14 @@ static void hazard_touch(struct tierce__policy *policy, uint32_t slot, uint64_t 
          listed = (node->past.flags & IS_LISTED) != 0;
     const struct tierce__policy_origin unknown = {0};
     uint64_t key = h->left > 0 ? h->entries[slot].key : 0;
-    struct hazard_past past = past_now(h, &node->past, next_use(h, key, &unknown));
+    struct hazard_use use = next_use(h, key, &unknown);
+    struct hazard_past past = past_now(h, use.is_new ? NULL : &node->past, use);
     learn(h, past.klass);
     bool moves = listed && (past.tick != node->past.tick || past.klass != node->past.klass);
-    count_hit(h, &node->past, sampled);
+    if (use.is_new)
+        forget(h, &node->past, sampled);
+    else
+        count_hit(h, &node->past, sampled);
     if (moves)
         unlink_slot(h, slot);
     past.flags = node->past.flags;

@@ -72,6 +72,7 @@ struct hazard_node {
 struct hazard_use {
     uint32_t part; /* its hint, or else the size of its output */
     bool ends;     /* a use of its last entry */
+    bool is_new;   /* a first use, of an entry that was in before */
 };
 
 struct hazard_entry {

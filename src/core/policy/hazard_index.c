@@ -13,7 +13,7 @@
 #define BUCKETS TIERCE__HAZARD_BUCKETS
 #define CELLS   TIERCE__HAZARD_CELLS
 
-#define PRIOR        0.01  /* hazard of a bucket without any data */
+#define PRIOR        0.01  /* hazard of a bucket without any data, at most */
 #define PRIOR_WEIGHT 100.0 /* entries that a prior counts as */
 
 void tierce__hazard_index_init(struct tierce__hazard_index *index, const uint32_t starts[BUCKETS])
@@ -46,9 +46,14 @@ static double shrink(double hits, double risks, double prior)
     return hazard < 1 ? hazard : 1;
 }
 
-/* hazards[p][b] of every place. */
+/*
+ * hazards[p][b] of every place. The prior of a bucket is at most the hazard of the bucket before
+ * it: old ages, which few entries reach, are worth no more than young ages at which nothing was
+ * used again. Otherwise a cache to which nothing returns would evict its newest entries.
+ */
 static void find_hazards(const struct tierce__hazard_index *index, double hazards[PLACES][BUCKETS])
 {
+    double all = PRIOR;
     for (uint32_t b = 0; b < BUCKETS; b++) {
         double hits[PLACES] = {0}, risks[PLACES] = {0}, all_hits = 0, all_risks = 0;
         for (uint64_t left = index->learned; left != 0; left &= left - 1) {
@@ -60,7 +65,7 @@ static void find_hazards(const struct tierce__hazard_index *index, double hazard
             all_hits += hits[p];
             all_risks += risks[p];
         }
-        double all = shrink(all_hits, all_risks, PRIOR);
+        all = shrink(all_hits, all_risks, fmin(PRIOR, all));
         for (uint32_t p = 0; p < PLACES; p++)
             hazards[p][b] = shrink(hits[p], risks[p], all);
     }
@@ -78,7 +83,7 @@ static void find_worths(const struct tierce__hazard_index *index, const double h
     for (uint32_t b = 0; b < BUCKETS; b++)
         times[b] = index->widths[b] * (1 - hazards[b] / 2);
     for (uint32_t b = 0; b < BUCKETS; b++) {
-        double half = 1 - sqrt(1 - hazards[b]);
+        double half = hazards[b] / (1 + sqrt(1 - hazards[b])); /* 1 - sqrt(...), if tiny too */
         double hits = half, time = index->widths[b] / 2 * (1 - half / 2), alive = 1 - half;
         double best_hits = hits, best_time = time;
         for (uint32_t end = b + 1; end < BUCKETS; end++) {

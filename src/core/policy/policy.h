@@ -53,6 +53,7 @@ const char *tierce__policy_hint_name(enum tierce__policy_hint hint);
 struct tierce__policy_origin {
     uint64_t output_tokens; /* 0: unknown */
     bool ends;              /* the entry is the last of the request */
+    bool is_new;            /* of a touch: the entry's content is new, so nothing was used again */
     uint8_t hint;           /* enum tierce__policy_hint */
 };
 

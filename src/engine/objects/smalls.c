@@ -169,6 +169,7 @@ static uint8_t *mark_at(const struct tierce__small_partition *p, uint32_t place)
 /* A page to be touched in the memory tier, or to be freed. */
 struct after {
     uint32_t give, touch, generation;
+    bool is_new; /* the content of the touched page */
 };
 
 /* Takes a place for a record and adds it to the index. Returns NOWHERE with *rc if there is none.
@@ -213,7 +214,7 @@ static void tend(struct tierce__smalls *smalls, struct tierce__small_partition *
     TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__small_page_give(smalls, p, after->give);
     if (after->touch != TIERCE__SMALLS_NOWHERE)
-        tierce__small_page_touch(smalls, p, after->touch, after->generation);
+        tierce__small_page_touch(smalls, p, after->touch, after->generation, after->is_new);
 }
 
 static const struct after no_after = {.give = TIERCE__SMALLS_NOWHERE,
@@ -249,9 +250,12 @@ int tierce__smalls_put(struct tierce__smalls *smalls, const struct tierce__key *
         write_record(tierce__small_at(p, place), &record, what, value);
         p->value_bytes += record.value_bytes;
         rc = 0;
-        /* Refilled slots make a page as recent as a new one. */
-        if ((place & (TIERCE__SMALLS_SLOTS_MAX - 1)) == 0)
+        /* Refilled slots make a page as recent as a new one. It is not used again: otherwise
+         * `hazard` would keep full pages because the clock comes round to them. */
+        if ((place & (TIERCE__SMALLS_SLOTS_MAX - 1)) == 0) {
             touch_later(p, place, &after);
+            after.is_new = true;
+        }
     }
     tierce__lock_drop(&p->lock);
     tend(smalls, p, &after);

@@ -392,12 +392,13 @@ void tierce__small_page_give(struct tierce__smalls *smalls, struct tierce__small
 }
 
 void tierce__small_page_touch(struct tierce__smalls *smalls, struct tierce__small_partition *p,
-                              uint32_t number, uint32_t generation)
+                              uint32_t number, uint32_t generation, bool is_new)
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__key key = page_key(smalls, p, number, generation);
-    smalls->memory->ops->touch(smalls->memory,
-                               &(struct tierce__tier_uses){.keys = &key, .count = 1});
+    smalls->memory->ops->touch(
+        smalls->memory,
+        &(struct tierce__tier_uses){.keys = &key, .count = 1, .origin = {.is_new = is_new}});
 }
 
 /* Its bytes exist until this returns. */

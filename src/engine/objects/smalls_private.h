@@ -150,8 +150,9 @@ uint32_t tierce__small_drop(struct tierce__small_partition *p, uint32_t place);
 /* The following are called without the lock. */
 void tierce__small_page_give(struct tierce__smalls *smalls, struct tierce__small_partition *p,
                              uint32_t number);
+/* `is_new`: the page was refilled, not read. */
 void tierce__small_page_touch(struct tierce__smalls *smalls, struct tierce__small_partition *p,
-                              uint32_t number, uint32_t generation);
+                              uint32_t number, uint32_t generation, bool is_new);
 void tierce__small_page_free(struct tierce__small_page *page);
 
 #endif

@@ -227,7 +227,7 @@ class Top(KeeperCase):
         self.assertEqual(values["tierce_lookups_total"], 2)
         self.assertEqual(values['tierce_tier_chunks{tier="memory"}'], 2)
         self.assertEqual(values['tierce_tier_in_service{tier="memory"}'], 1)
-        self.assertEqual(values['tierce_tier_evicted_chunks_total{tier="memory",policy="lru"}'], 0)
+        self.assertEqual(values['tierce_tier_evicted_chunks_total{tier="memory",policy="hazard"}'], 0)
         self.assertEqual(values["tierce_sessions_now"], 0)
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10)

@@ -3,6 +3,8 @@
 #include "core/policy/hazard_ghosts.h"
 #include "core/policy/policy.h"
 
+#include <string.h>
+
 static struct tierce__policy *hazard;
 
 static void create(uint32_t slots, uint64_t capacity)
@@ -98,6 +100,41 @@ START_TEST(ghosts_are_limited_below_the_size_of_their_ring)
 }
 END_TEST
 
+enum { CACHE = 1000, KEYS = 20 * CACHE };
+static uint32_t slot_of_key[KEYS], key_of_slot[CACHE];
+
+/* Of a new key, into a cache of CACHE entries. Keys are numbered in their order. */
+static void store_key(uint32_t key)
+{
+    uint32_t slot = key;
+    if (key >= CACHE) {
+        ck_assert(hazard->ops->victim(hazard, 0, &slot));
+        hazard->ops->remove(hazard, slot, true);
+        slot_of_key[key_of_slot[slot]] = TIERCE__NO_SLOT;
+    }
+    slot_of_key[key] = slot;
+    key_of_slot[slot] = key;
+    hazard->ops->insert(
+        hazard, slot,
+        &(struct tierce__policy_entry){.key = key, .bytes = 1, .parent = TIERCE__NO_SLOT});
+}
+
+/* As with lru, the latest of new keys stay: ages that few entries reach are worth no more than the
+ * ages before them, at which none was used again. */
+START_TEST(the_latest_stay_while_nothing_returns)
+{
+    create(CACHE, CACHE);
+    memset(slot_of_key, 0xff, sizeof(slot_of_key));
+    for (uint32_t key = 0; key < KEYS; key++) {
+        store_key(key);
+        for (uint32_t age = 0; key % 100 == 0 && age < CACHE / 4 && age <= key; age++)
+            ck_assert_uint_ne(slot_of_key[key - age], TIERCE__NO_SLOT);
+    }
+    hazard->ops->destroy(hazard);
+}
+END_TEST
+
 CHECK_MAIN("hazard", .tests = {few_entries_of_many_slots_have_ages,
                                a_request_takes_back_the_risks_that_it_added,
+                               the_latest_stay_while_nothing_returns,
                                ghosts_are_limited_below_the_size_of_their_ring})

@@ -34,7 +34,9 @@ static double sum(const double counts[CLASSES][BUCKETS], uint32_t from, uint32_t
 static double hazard_of(const struct tierce__hazard_index *x, uint32_t c, uint32_t b)
 {
     uint32_t place = c / PARTS * PARTS;
-    double all = shrunk(sum(x->hits, 0, CLASSES, b), sum(x->risks, 0, CLASSES, b), 0.01);
+    double all = 0.01;
+    for (uint32_t i = 0; i <= b; i++)
+        all = shrunk(sum(x->hits, 0, CLASSES, i), sum(x->risks, 0, CLASSES, i), fmin(0.01, all));
     double of_place =
         shrunk(sum(x->hits, place, place + PARTS, b), sum(x->risks, place, place + PARTS, b), all);
     return shrunk(x->hits[c][b], x->risks[c][b], of_place);
@@ -50,7 +52,7 @@ static double worth_of(const struct tierce__hazard_index *x, uint32_t c, uint32_
             double width = i + 1 < BUCKETS ? starts[i + 1] - starts[i] : starts[i];
             double hazard = hazard_of(x, c, i);
             if (i == b) {
-                hazard = 1 - sqrt(1 - hazard);
+                hazard = -expm1(log1p(-hazard) / 2);
                 width /= 2;
             }
             hits += alive * hazard;
