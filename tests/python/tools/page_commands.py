@@ -90,9 +90,13 @@ curl() {  # fails if a manager's answer says so; `answer` has it
     echo
     if grep -o '"code":"[A-Z_]*"' answer | grep -qv '"OK"'; then return 1; fi
 }
+loads() {  # whether a manager that listens is loading its index still
+    local port=$(sed -n 's/.*manager: listening on .*: gRPC [0-9]*, HTTP \([0-9]*\).*/\1/p' "$1" | tail -n 1)
+    [ -n "$port" ] && command curl -s "localhost:$port/readyz" | grep -q "being loaded"
+}
 ready() {  # waits until the server that was started last says that it listens
     for i in $(seq 600); do
-        if grep -qE 'listening|standby:' "$1" 2>/dev/null; then return; fi
+        if grep -qE 'listening|standby:' "$1" 2>/dev/null && ! loads "$1"; then return; fi
         kill -0 "$2" 2>/dev/null || break
         sleep 0.05
     done
