@@ -190,14 +190,32 @@ static int set_adopting(struct tierce__storages *storages, uint16_t number, bool
     return rc;
 }
 
+/* With an id, if the registry is stored: a probe may not have given it one yet. */
+static int stored_mark_of(struct tierce__storages *storages, const struct tierce__storage *storage,
+                          struct tierce__storage_mark *mark, char why[128])
+{
+    char reason[256] = "";
+    *mark = mark_of(storages, storage);
+    if (mark->id[0] != '\0' || !tierce__registry_is_stored(storages->opts.registry))
+        return 0;
+    int rc = tierce__registry_identify(storages->opts.registry, reason);
+    if (rc < 0)
+        snprintf(why, 128, "%.127s", reason[0] != '\0' ? reason : tierce_strerror(rc));
+    *mark = mark_of(storages, storage);
+    return rc;
+}
+
 /* Reads or writes the mark. */
 static int call_mark(struct tierce__storages *storages, const struct tierce__storage *storage,
                      bool replaces, enum tierce__mark_state *state, char why[128])
 {
     struct tierce__storage_worker *worker;
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    const struct tierce__storage_mark mark = mark_of(storages, storage);
+    struct tierce__storage_mark mark;
     const struct tierce__storage_ops *ops = tierce__storages_ops(storages, storage->type);
+    int rc = stored_mark_of(storages, storage, &mark, why);
+    if (rc < 0)
+        return rc;
     if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
         snprintf(why, 128, "%s",
                  mark.id[0] == '\0'
@@ -205,7 +223,7 @@ static int call_mark(struct tierce__storages *storages, const struct tierce__sto
                      : "storages of its type carry no mark, so none can be adopted");
         return TIERCE_E_UNSUPPORTED;
     }
-    int rc = tierce__storages_hold_worker(&worker, storages, storage);
+    rc = tierce__storages_hold_worker(&worker, storages, storage);
     if (rc < 0) {
         snprintf(why, 128, "%s", tierce_strerror(rc));
         return rc;

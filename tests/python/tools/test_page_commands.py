@@ -70,6 +70,8 @@ tierce storage remove"""}),
     "manager": Page(
         setup="mkdir kv registry\n", replaces={
             '"b3uf…"': SESSION, "/mnt/kv": "HERE/kv",
+            # A new storage gets its mark with the first probe.
+            "tierce storage scrub NAME start            #": "until tierce storage scrub NAME start; do sleep 0.05; done  #",
             "tierce storage scrub NAME start --repair": "until ! tierce storage scrub NAME | grep 'ended_us: 0'; do sleep 0.05; done\n"
                                                         "tierce storage scrub NAME start --repair", "NAME": "nfs_01",
             "tierce manager": "tierce manager --registry.uri=local://HERE/registry/r"},
