@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+# It downloads Debian packages, 450 MB unpacked, and compiles every file: no other build has compilations for aarch64.
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tools"))
