@@ -45,26 +45,26 @@ class HelmError(Exception):
     """Helm rejects a chart, or its values."""
 
 
-def helm_python():
-    """The Python of an environment with Helm."""
-    folder, wanted = ROOT / "build" / "helm", (ROOT / "tools" / "requirements-helm.txt").read_bytes()
-    python, stamp = folder / "bin" / "python", folder / ".requirements"
+def environment_python(name):
+    """The Python of an environment with tools/requirements-NAME.txt, in build/NAME."""
+    folder, requirements = ROOT / "build" / name, ROOT / "tools" / f"requirements-{name}.txt"
+    python, stamp, wanted = folder / "bin" / "python", folder / ".requirements", requirements.read_bytes()
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_bytes() == wanted:
             return python
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes",
-                        "--disable-pip-version-check", "-r", ROOT / "tools" / "requirements-helm.txt"],
-                       stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=True)
+        # Byte code is made when a module is first imported: most of these never are.
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:",
+                        "--disable-pip-version-check", "-r", requirements], stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=True)
         stamp.write_bytes(wanted)
     return python
 
 
 def rendered(values, release="tierce"):
     """The manifests of the chart with these values, by the name of the template. Raises HelmError."""
-    said = subprocess.run([helm_python(), "-c", WORKER], input=json.dumps({"chart": str(CHART), "values": values, "release": release}),
+    said = subprocess.run([environment_python("helm"), "-c", WORKER], input=json.dumps({"chart": str(CHART), "values": values, "release": release}),
                           stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True).stdout
     answer = json.loads(said)
     if "error" in answer:

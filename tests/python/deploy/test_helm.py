@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Helm chart deploy/helm/tierce: rendered by Helm (long: it is installed first), valid for Kubernetes, with a configuration that
+"""The Helm chart deploy/helm/tierce: rendered by Helm, valid for Kubernetes, with a configuration that
 the programs accept."""
 
 import json
@@ -11,7 +11,7 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 
-from test_kubernetes import LIMIT_S, ROOT, make_validator  # noqa: E402
+from test_kubernetes import LIMIT_S, ROOT, validate  # noqa: E402
 
 sys.path.append(str(ROOT / "tools"))
 
@@ -100,16 +100,13 @@ def test_the_versions():
     assert chart["version"] == chart["appVersion"] == core.version()
 
 
-@pytest.mark.long
 def test_helm_renders_the_manifests():
     said = run_tool("manifests", "--check")
     assert said.returncode == 0, said.stderr
 
 
-@pytest.mark.long
 def test_all_values_together(tmp_path):
     texts = rendered(ALL_VALUES, release="other")
-    validate = make_validator(tmp_path / "validator")
     for name, text in texts.items():
         (tmp_path / f"{name}-manifest.yaml").write_text(text)
     said = validate(*(tmp_path / f"{name}-manifest.yaml" for name in texts))
@@ -139,7 +136,6 @@ def test_all_values_together(tmp_path):
     assert not rendered({"node": {"enabled": False}})
 
 
-@pytest.mark.long
 def test_the_folder_of_the_store():
     volumes = pod_of(rendered({"node": {"storeFolder": "/mnt/ssd"}})["node"])["volumes"]
     assert {"name": "store", "hostPath": {"path": "/mnt/ssd", "type": "Directory"}} in volumes
@@ -151,7 +147,6 @@ def bytes_of(size):
     return round(float(number) * scale)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("config", [
     {"memory": {"size": "1.5GiB"}},
     {"memory": {"size": "3000 MB"}},
@@ -177,7 +172,6 @@ def test_the_memory_of_a_pod(tmp_path, config):
         assert needed <= bytes_of(resources[part]["memory"]) < needed + (1 << 20), part
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("values", "message"), [
     ({"nodes": {}}, "'nodes' not allowed"),
     ({"image": {"name": "x"}}, "'/image': .*'name' not allowed"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests of deploy/kubernetes: what they start accepts their configuration, listens where they say, and answers their
-probes. The schemas of Kubernetes are checked by PyPI's kubernetes-validate (long: it is installed first)."""
+probes. PyPI's kubernetes-validate checks them with the schemas of Kubernetes."""
 
 import ctypes
 import hashlib
@@ -11,7 +11,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import venv
 from array import array
 from pathlib import Path
 
@@ -19,14 +18,15 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.append(str(ROOT / "tests" / "system"))
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "system")]
 
+from helm_chart import environment_python  # noqa: E402
 from manager_process import Manager, executable  # noqa: E402
 from node_process import Node  # noqa: E402
 from tierce import _core as core  # noqa: E402
 
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
-VALIDATOR, VERSIONS = "kubernetes-validate==1.37.0", ("1.28", "1.32", "1.37")
+VERSIONS = ("1.28", "1.32", "1.37")
 LIMIT_S = 300
 
 
@@ -234,21 +234,14 @@ def test_the_manager_runs(tmp_path):
     assert (tmp_path / "state" / "registry").exists()
 
 
-def make_validator(folder):
-    """A function that validates files with the schemas of Kubernetes, in a new environment."""
-    venv.create(folder, with_pip=True)
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", VALIDATOR], check=True, timeout=LIMIT_S)
-    command = [folder / "bin" / "kubernetes-validate", "--strict", *(f"--kubernetes-version={version}" for version in VERSIONS)]
-
-    def validate(*files):
-        return subprocess.run([*command, *files], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-
-    return validate
+def validate(*files):
+    """Validates files with the schemas of Kubernetes."""
+    command = [environment_python("kubernetes").with_name("kubernetes-validate"), "--strict",
+               *(f"--kubernetes-version={version}" for version in VERSIONS)]
+    return subprocess.run([*command, *files], capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
-@pytest.mark.long
 def test_the_schemas_of_kubernetes(tmp_path):
-    validate = make_validator(tmp_path / "validator")
     good = validate(*MANIFESTS)
     assert good.returncode == 0, good.stdout + good.stderr
     bad = tmp_path / "bad.yaml"
