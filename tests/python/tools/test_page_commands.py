@@ -64,7 +64,8 @@ tierce storage drain old""", "nfs_01": "old", "tierce storage remove": """until 
 tierce storage remove"""}),
     "getting-started": Page(
         setup="mkdir store\ntierce node --disk.path=store --memory.size=64MiB >node.log 2>&1 &\nready node.log $!\n", replaces=STORE, elsewhere={"vllm serve": VLLM}),
-    "kubernetes": Page(elsewhere={**{name: "tests/python/deploy/test_kubernetes.py" for name in ("docker", "helm", "kubectl")}}),
+    "kubernetes": Page(elsewhere={**{name: "tests/python/deploy/test_kubernetes.py" for name in ("docker", "helm", "kubectl")},
+                                "sudo tools/image": "tests/python/deploy/test_image.py"}),
     "kv-events": Page(setup=INDEX, replaces=STORE),
     "lmcache": Page(elsewhere={"lmcache server": "tests/system/lmcache/test_lmcache_native.py"}),
     "manager": Page(
