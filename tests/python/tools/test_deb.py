@@ -37,10 +37,13 @@ def build(out, *arguments):
     """name -> file. tools/deb fails if lintian finds an error or a warning."""
     if missing := [name for name in NEEDED if shutil.which(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
+    temporary = out.with_name(f"{out.name}-temporary")
+    temporary.mkdir()
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "deb"), "--out", str(out), *arguments], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=BUILD_S, check=False,
-                          env={**os.environ, "DEBEMAIL": "maintainers@packages.debian.org"})
+                          env={**os.environ, "DEBEMAIL": "maintainers@packages.debian.org", "TMPDIR": str(temporary)})
     assert done.returncode == 0, done.stderr
+    assert not list(temporary.iterdir())
     files = [Path(line) for line in done.stdout.splitlines()]
     return {file.name.partition("_")[0]: file for file in files}
 
