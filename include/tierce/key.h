@@ -36,6 +36,7 @@ extern "C" {
 #endif
 
 #define TIERCE_HASH_BYTES 32
+#define TIERCE_LAYERS_MAX 4096u /* layers of a namespace, of a chunk, and of a part of one */
 
 /* The part of a chunk that one rank holds; {0, 1, 0, 1} if there is only one rank. */
 struct tierce_shard {
@@ -99,7 +100,7 @@ struct tierce_namespace {
                                    or float16 on disk and in remote stores; memory is exact */
     const char *layout;         /* the engine's memory layout: engine and version, attention
                                    backend, ISA, axis order */
-    uint32_t layer_count;       /* 1 .. 4096 */
+    uint32_t layer_count;       /* 1 .. TIERCE_LAYERS_MAX */
     const uint32_t *cell_bytes; /* [layer_count] bytes of one token block in one layer, of one
                                    shard; each 1 .. 1 GiB */
     uint32_t block_tokens;      /* tokens of the engine's block, 1 .. 65536 */

@@ -20,7 +20,6 @@
 #include <tierce/key.h>
 
 #define JSON_BYTES_MAX (1u << 20)
-#define LAYERS_MAX     4096u
 #define YAML_DEPTH_MAX 64
 
 _Static_assert(sizeof(struct tierce__config_error) == TIERCE__DOCTOR_WHY_BYTES,
@@ -222,7 +221,7 @@ static int put_hash(struct yaml_source *source, const char *text)
 static int put_cell_list(struct yaml_source *source, struct fy_node *list)
 {
     static const char wrong[] = "cell_bytes requires a list of whole numbers, one for each layer";
-    char text[LAYERS_MAX * 4];
+    char text[TIERCE_LAYERS_MAX * 4];
     size_t used = 0;
     uint64_t before = 0, run = 0, layers = 0;
     void *state = NULL;
@@ -232,8 +231,9 @@ static int put_cell_list(struct yaml_source *source, struct fy_node *list)
         uint64_t value = 0;
         char *scalar = NULL;
         more = item != NULL;
-        if (more && (tierce__yaml_scalar(&scalar, item) != 0 ||
-                     !tierce__parse_count(&value, scalar) || value == 0 || ++layers > LAYERS_MAX)) {
+        if (more &&
+            (tierce__yaml_scalar(&scalar, item) != 0 || !tierce__parse_count(&value, scalar) ||
+             value == 0 || ++layers > TIERCE_LAYERS_MAX)) {
             tierce__free(scalar);
             return fail(source, TIERCE_E_CONFIG, wrong);
         }

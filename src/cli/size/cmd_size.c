@@ -158,12 +158,12 @@ static int check_request(const struct size_request *request)
 static int chunk_bytes(uint64_t *out, const struct tierce__kv_shape *shape,
                        const struct size_request *request, uint64_t tokens)
 {
-    static uint32_t cells[4096]; /* as many as a header has layers */
+    static uint32_t cells[TIERCE_LAYERS_MAX];
     struct tierce__extent extent = {0};
     uint64_t cell = request->token_bytes > 0
                         ? request->token_bytes * BLOCK_TOKENS
                         : shape->layer_values * request->kv_bytes * BLOCK_TOKENS;
-    TIERCE_ASSERT(shape->layers >= 1 && shape->layers <= 4096);
+    TIERCE_ASSERT(shape->layers >= 1 && shape->layers <= TIERCE_LAYERS_MAX);
     for (uint32_t i = 0; i < shape->layers; i++)
         cells[i] = cell <= UINT32_MAX ? (uint32_t)cell : UINT32_MAX;
     const struct tierce__geometry geometry = {.layer_count = shape->layers,

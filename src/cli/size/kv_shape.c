@@ -6,9 +6,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <tierce/key.h>
 
-#define LAYERS_MAX 4096 /* of a chunk's header */
-#define FIELD_MAX  (1 << 20)
+#define FIELD_MAX (1 << 20)
 
 static int fail(char *why, int rc, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -147,8 +147,8 @@ static int count_layers(struct tierce__kv_shape *shape, struct tierce__text mode
     uint32_t period = first_number(model, (const char *const[]){"attn_layer_period", NULL});
     struct tierce__text list = list_of_kinds(model);
     int rc = 0;
-    if (layers == 0 || layers > LAYERS_MAX)
-        return fail(why, TIERCE_E_FORMAT, "num_hidden_layers must be 1 to %d", LAYERS_MAX);
+    if (layers == 0 || layers > TIERCE_LAYERS_MAX)
+        return fail(why, TIERCE_E_FORMAT, "num_hidden_layers must be 1 to %u", TIERCE_LAYERS_MAX);
     if (tierce__json_value_kind(list) == '[')
         rc = count_list(shape, list, why);
     else if (interval > 0)

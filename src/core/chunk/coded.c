@@ -30,6 +30,8 @@ static const uint8_t MAGIC[8] = {'T', 'I', 'E', 'R', 'C', 'E', 'C', 'T'};
 #define LAYER_ALIGN 64u
 #define AES_256_GCM 1u
 
+_Static_assert(TIERCE__CODEC_LAYERS_MAX == TIERCE_LAYERS_MAX, "the name of a codec has the layers");
+
 static uint64_t table_bytes(uint32_t layers)
 {
     return tierce__round_up(AT_LAYERS + (uint64_t)LAYER_BYTES * layers, TIERCE__CHUNK_ALIGN);

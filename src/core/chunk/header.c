@@ -40,7 +40,6 @@ enum {
 
 static const uint8_t MAGIC[8] = {'T', 'I', 'E', 'R', 'C', 'E', 'C', 'K'};
 
-#define LAYERS_MAX       4096u
 #define BLOCKS_MAX       65536u
 #define BLOCK_TOKENS_MAX 65536u
 #define CELL_BYTES_MAX   (1u << 30)
@@ -58,7 +57,7 @@ static uint64_t sums_offset(uint32_t layer_count, uint32_t block_count)
 
 static bool counts_in_bounds(uint32_t layers, uint32_t blocks, uint32_t block_tokens)
 {
-    return layers >= 1 && layers <= LAYERS_MAX && blocks >= 1 && blocks <= BLOCKS_MAX &&
+    return layers >= 1 && layers <= TIERCE_LAYERS_MAX && blocks >= 1 && blocks <= BLOCKS_MAX &&
            block_tokens >= 1 && block_tokens <= BLOCK_TOKENS_MAX;
 }
 
@@ -71,7 +70,8 @@ static uint64_t tables_end(uint32_t layers, uint32_t blocks)
 /* Header size of counts in bounds; cannot overflow. */
 static uint64_t header_size(uint32_t layers, uint32_t blocks)
 {
-    TIERCE_DASSERT(layers >= 1 && layers <= LAYERS_MAX && blocks >= 1 && blocks <= BLOCKS_MAX);
+    TIERCE_DASSERT(layers >= 1 && layers <= TIERCE_LAYERS_MAX && blocks >= 1 &&
+                   blocks <= BLOCKS_MAX);
     return tierce__round_up(tables_end(layers, blocks), TIERCE__CHUNK_ALIGN);
 }
 
@@ -215,7 +215,8 @@ uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geo
                              uint32_t layer)
 {
     TIERCE_ASSERT(layer < geometry->layer_count);
-    TIERCE_DASSERT(geometry->layer_count <= LAYERS_MAX && geometry->block_count <= BLOCKS_MAX);
+    TIERCE_DASSERT(geometry->layer_count <= TIERCE_LAYERS_MAX &&
+                   geometry->block_count <= BLOCKS_MAX);
     uint64_t at = sums_offset(geometry->layer_count, geometry->block_count) +
                   8ULL * layer * geometry->block_count;
     TIERCE_DASSERT((uintptr_t)(object + at) % _Alignof(uint64_t) == 0);
@@ -252,7 +253,7 @@ static bool all_zero(const uint8_t *p, size_t n)
 
 uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
 {
-    TIERCE_DASSERT(layer < LAYERS_MAX);
+    TIERCE_DASSERT(layer < TIERCE_LAYERS_MAX);
     return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
 }
 
@@ -260,7 +261,7 @@ uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
 static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blocks,
                             uint64_t *payload)
 {
-    TIERCE_DASSERT(layers >= 1 && layers <= LAYERS_MAX && blocks >= 1);
+    TIERCE_DASSERT(layers >= 1 && layers <= TIERCE_LAYERS_MAX && blocks >= 1);
     uint64_t cells = 0;
     for (uint32_t i = 0; i < layers; i++) {
         uint32_t bytes = tierce__chunk_cell_bytes(object, i);
@@ -412,7 +413,7 @@ bool tierce__chunk_same(const uint8_t *a, const uint8_t *b, const struct tierce_
 
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count)
 {
-    TIERCE_DASSERT(layer_count >= 1 && layer_count <= LAYERS_MAX);
+    TIERCE_DASSERT(layer_count >= 1 && layer_count <= TIERCE_LAYERS_MAX);
     return object + hashes_offset(layer_count);
 }
 

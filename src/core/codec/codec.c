@@ -33,8 +33,6 @@ const struct tierce__codec *tierce__codec_numbered(uint32_t number)
     return (number & TIERCE__CODEC_PLUGIN) != 0 ? tierce__codec_plugin_numbered(number) : NULL;
 }
 
-#define LAYERS_MAX 4096u /* as in a namespace */
-
 /* The text "LAYERS-ORDER" after the codec's name. */
 static bool read_choice(struct tierce__codec_choice *out, const char *text)
 {
@@ -45,7 +43,8 @@ static bool read_choice(struct tierce__codec_choice *out, const char *text)
     for (size_t i = 0; i < digits; i++)
         choice.layers = choice.layers * 10 + (uint32_t)(text[i] - '0');
     const char *order = text + digits + 1;
-    if (choice.layers > LAYERS_MAX || !tierce__cell_order_read(&choice.order, order, strlen(order)))
+    if (choice.layers > TIERCE__CODEC_LAYERS_MAX ||
+        !tierce__cell_order_read(&choice.order, order, strlen(order)))
         return false;
     if (out != NULL)
         *out = choice;

@@ -28,6 +28,8 @@
  * Thread: any. Nothing here blocks or allocates; cachegen needs up to 80 KiB of stack.
  */
 
+#define TIERCE__CODEC_LAYERS_MAX 4096u /* as TIERCE_LAYERS_MAX; core/chunk asserts it */
+
 struct tierce__codec_shape {
     enum tierce__element element;
     /* A run that alternates between two kinds of values, such as keys and values, changes after

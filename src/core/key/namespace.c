@@ -13,7 +13,6 @@
 #include <tierce/key.h>
 
 #define STRING_BYTES_MAX (1u << 20)
-#define LAYERS_MAX       4096u
 #define CELL_BYTES_MAX   (1u << 30)
 #define COUNT_MAX        65536u
 #define LAYER_NUMBER_MAX 65535u
@@ -85,7 +84,7 @@ static void add_number_field(struct namespace_text *text, const char *name, uint
 static void add_cell_bytes(struct namespace_text *text, const uint32_t *cell_bytes,
                            uint32_t layer_count)
 {
-    TIERCE_DASSERT(layer_count >= 1 && layer_count <= LAYERS_MAX);
+    TIERCE_DASSERT(layer_count >= 1 && layer_count <= TIERCE_LAYERS_MAX);
     add_string(text, "cell_bytes=");
     for (uint32_t i = 0; i < layer_count;) {
         uint32_t run = 1;
@@ -104,7 +103,7 @@ static void add_cell_bytes(struct namespace_text *text, const uint32_t *cell_byt
 /* The numbers of layers, runs of neighbours as "FIRST-LAST": "0-2,4". */
 static void add_layers(struct namespace_text *text, const uint32_t *layers, uint32_t layer_count)
 {
-    TIERCE_DASSERT(layer_count >= 1 && layer_count <= LAYERS_MAX);
+    TIERCE_DASSERT(layer_count >= 1 && layer_count <= TIERCE_LAYERS_MAX);
     add_string(text, "layers=");
     for (uint32_t i = 0, run; i < layer_count; i += run) {
         run = 1;
@@ -148,7 +147,7 @@ static bool weights_ok(const char *weights)
 
 static bool layers_ok(const struct tierce_namespace *ns)
 {
-    if (ns->layer_count < 1 || ns->layer_count > LAYERS_MAX || ns->cell_bytes == NULL)
+    if (ns->layer_count < 1 || ns->layer_count > TIERCE_LAYERS_MAX || ns->cell_bytes == NULL)
         return false;
     for (uint32_t i = 0; i < ns->layer_count; i++)
         if (ns->cell_bytes[i] < 1 || ns->cell_bytes[i] > CELL_BYTES_MAX)
@@ -499,7 +498,7 @@ int tierce__namespace_read(struct tierce__namespace_read *out, const char *text)
     int rc = split_text(&fields, text);
     made.copy = fields.copy;
     if (rc == 0 && (!number_of(&fields, "layer_count", &made.ns.layer_count) ||
-                    made.ns.layer_count < 1 || made.ns.layer_count > LAYERS_MAX))
+                    made.ns.layer_count < 1 || made.ns.layer_count > TIERCE_LAYERS_MAX))
         rc = TIERCE_E_FORMAT;
     if (rc == 0) {
         made.numbers = tierce__calloc(made.ns.layer_count, 2 * sizeof(*made.numbers));

@@ -23,8 +23,7 @@
 #include "engine/why/requests.h"
 #include "engine/why/why.h"
 
-#define FILLED_MAX   4096u /* as the layers of a namespace */
-#define FILLED_WORDS (FILLED_MAX / 64u)
+#define FILLED_WORDS (TIERCE_LAYERS_MAX / 64u)
 
 /* One chunk that is being stored. */
 struct reserve_chunk {
@@ -694,7 +693,7 @@ static bool is_filled(struct tierce__reservation *r, uint32_t layer)
 
 void tierce__reserve_filled(struct tierce__reservation *r, uint32_t from, uint32_t to)
 {
-    TIERCE_ASSERT(to <= FILLED_MAX);
+    TIERCE_ASSERT(to <= TIERCE_LAYERS_MAX);
     if (from >= to)
         return;
     for (uint32_t i = from; i < to; i++) {
@@ -710,8 +709,8 @@ void tierce__reserve_tell_watch(struct tierce__reservation *r)
 {
     struct tierce__store_watch *watch = atomic_load(&r->watch);
     TIERCE_DASSERT(watch != NULL);
-    for (uint32_t from = 0, to; from < FILLED_MAX; from = to + 1) {
-        for (to = from; to < FILLED_MAX && is_filled(r, to);)
+    for (uint32_t from = 0, to; from < TIERCE_LAYERS_MAX; from = to + 1) {
+        for (to = from; to < TIERCE_LAYERS_MAX && is_filled(r, to);)
             to++;
         if (to > from)
             watch->filled(watch, from, to);

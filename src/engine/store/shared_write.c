@@ -9,8 +9,7 @@
 #include "base/clock.h"
 #include "engine/view.h"
 
-#define LAYERS_MAX 4096u
-#define WORDS      (LAYERS_MAX / 64u)
+#define WORDS (TIERCE_LAYERS_MAX / 64u)
 
 struct tierce__shared_write {
     struct tierce__list node;
@@ -192,13 +191,13 @@ static struct tierce__shared_write *find(struct tierce__shared_writes *shared_wr
 
 static bool has_bit(const uint64_t *words, uint32_t i)
 {
-    TIERCE_DASSERT(i < LAYERS_MAX);
+    TIERCE_DASSERT(i < TIERCE_LAYERS_MAX);
     return (words[i / 64] & UINT64_C(1) << (i % 64)) != 0;
 }
 
 static bool take_bits(uint64_t *words, uint32_t first, uint32_t count)
 {
-    TIERCE_DASSERT(first <= LAYERS_MAX && count <= LAYERS_MAX - first);
+    TIERCE_DASSERT(first <= TIERCE_LAYERS_MAX && count <= TIERCE_LAYERS_MAX - first);
     for (uint32_t i = first; i < first + count; i++) {
         if (has_bit(words, i))
             return false;
@@ -282,7 +281,7 @@ static bool lacks_part(const struct tierce__shared_write *shared_write,
 
 size_t tierce__shared_writes_leave(struct tierce_view *view, uint32_t index)
 {
-    TIERCE_DASSERT(index < LAYERS_MAX);
+    TIERCE_DASSERT(index < TIERCE_LAYERS_MAX);
     return abort_all(&view->engine->shared_writes,
                      &(struct abort_what){.is_meant = lacks_part, .view = view, .part = index});
 }
@@ -305,7 +304,7 @@ static struct tierce__shared_write *create(struct tierce_view *view, const struc
 {
     struct tierce__shared_write *shared_write = tierce__calloc(1, sizeof(*shared_write));
     TIERCE_DASSERT(part->index < part->count && part->count > 1);
-    TIERCE_DASSERT(view->full.geometry.layer_count <= LAYERS_MAX);
+    TIERCE_DASSERT(view->full.geometry.layer_count <= TIERCE_LAYERS_MAX);
     if (shared_write == NULL)
         return NULL;
     shared_write->engine = view->engine;

@@ -15,7 +15,6 @@
 
 /* The requests of clients, except those of loads (native_load.c). */
 
-#define LAYERS_MAX 4096u
 #define LOOKUP_FLAGS                                                                               \
     (TIERCE_LOOKUP_PIN | TIERCE_LOOKUP_MEMORY_ONLY | TIERCE_LOOKUP_NO_WAIT | TIERCE_LOOKUP_AGAIN)
 #define POLL_MS_MAX    1000u
@@ -105,10 +104,10 @@ static int answer_ping(struct tierce__native_call *call)
     return 0;
 }
 
-/* Numbers of four bytes; `out` has room for LAYERS_MAX. */
+/* Numbers of four bytes; `out` has room for TIERCE_LAYERS_MAX. */
 static void get_numbers(uint32_t *out, const struct tierce__native_rows *rows)
 {
-    TIERCE_ASSERT(rows->count <= LAYERS_MAX);
+    TIERCE_ASSERT(rows->count <= TIERCE_LAYERS_MAX);
     for (uint32_t i = 0; i < rows->count; i++)
         out[i] = tierce__load_le32(rows->bytes + (size_t)i * 4);
 }
@@ -117,8 +116,8 @@ static void get_numbers(uint32_t *out, const struct tierce__native_rows *rows)
 static int open_view(struct tierce__native_call *call, const struct tierce__native_view *ask,
                      const struct tierce__native_group_view *of)
 {
-    uint32_t cell_bytes[LAYERS_MAX], layers[LAYERS_MAX];
-    if (ask->cell_bytes.count > LAYERS_MAX || ask->tp_rank > UINT16_MAX ||
+    uint32_t cell_bytes[TIERCE_LAYERS_MAX], layers[TIERCE_LAYERS_MAX];
+    if (ask->cell_bytes.count > TIERCE_LAYERS_MAX || ask->tp_rank > UINT16_MAX ||
         ask->tp_size > UINT16_MAX || ask->pp_rank > UINT16_MAX || ask->pp_size > UINT16_MAX ||
         (of != NULL && of->layers.count != ask->cell_bytes.count))
         return TIERCE_E_ARGUMENT;
