@@ -48,7 +48,7 @@ def command_of(path: str) -> list[str]:
 
 def environment(role: str, worker: int, workers: int, settings: dict[str, str]) -> dict[str, str]:
     """The variables of the engine may have credentials, so programs get those that are not Tierce's, and `settings`. Python
-    keeps the lines of a pipe back unless it is told otherwise."""
+    buffers its output to a pipe unless PYTHONUNBUFFERED is set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIERCE_")}
     return {**kept, "PYTHONUNBUFFERED": "1", "TIERCE_PLUGIN_ROLE": role, "TIERCE_PLUGIN_WORKER": str(worker), "TIERCE_PLUGIN_WORKERS": str(workers),
             "TIERCE_PLUGIN_CONFIG": json.dumps(settings)}

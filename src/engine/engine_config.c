@@ -35,7 +35,7 @@ static const char *const other_variables[] = {
     "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
     "TIERCE_MANAGER_*", /* of the manager */
     "TIERCE_NODE_*",    /* of the node */
-    "TIERCE_PLUGIN_*",  /* what programs of plugins.start are told */
+    "TIERCE_PLUGIN_*",  /* variables of the programs of plugins.start */
     "TIERCE_PROXY_*",   /* of the proxy */
     "TIERCE_ROUTER_INDEX_*", /* of the router index */
     "TIERCE_TEST_*",         /* of the tests */

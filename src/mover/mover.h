@@ -55,8 +55,8 @@ struct tierce__mover_state {
     char why[TIERCE__FLEET_WHY_BYTES]; /* why not; "" if it was */
     uint64_t calls, failures;          /* of TakeMoves */
     uint32_t batches;                  /* in progress */
-    uint64_t finished, lost;           /* batches: told to the manager, and those that it had ended
-                                          or could not be told */
+    uint64_t finished, lost;           /* batches: reported to the manager, and those that it had
+                                          ended or that could not be reported */
     uint64_t moved_blocks;             /* that have a copy more, in the manager's words */
     struct tierce__copier_stats copies;
 };

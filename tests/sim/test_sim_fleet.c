@@ -274,8 +274,8 @@ static void recover(void)
     sim_sleep_ns(15000 * TIERCE__MS_NS);
 }
 
-/* Each block that the manager serves can be loaded, but for what was written below a mount point:
- * the first such block of a prompt is missed, which the manager is told. */
+/* Each block that the manager serves can be loaded, except blocks that were written below a mount
+ * point: the engine misses the first such block of a prompt, and reports it to the manager. */
 static void check_prompt(struct session *s, size_t prompt, bool may_miss)
 {
     const uint32_t remote = 1u << TIERCE_ORIGIN_REMOTE;

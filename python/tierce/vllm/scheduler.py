@@ -270,7 +270,7 @@ class SchedulerHalf(BlendsRequests):
         return part, end
 
     def offer(self, request, tracker) -> dict | None:
-        """The prompt of a request that ends is offered to a decoder: what the decoder must be told."""
+        """Offers the prompt of a request that ends to a decoder; returns the fields for the decoder."""
         if (not tracker.offers or tracker.skip_save or not self.can_save or not self.facts.serves
                 or not handover.has_prompt(request)):
             return None

@@ -2,8 +2,8 @@
 """Images and similar inputs in the keys of the tier.
 
 vLLM's hashes name an input by vLLM's name for it, which a client may choose (`multi_modal_uuids`). Two clients may use one
-name for two images, in two engines that share a store. So a key behind an input has the digest of the input's data, too. The
-tier is told of a request by its number only; the request itself is taken from the connector that tells it. A request
+name for two images, in two engines that share a store. So a key behind an input has the digest of the input's data, too. vLLM
+gives the tier only the number of a request; the tier takes the request itself from the connector that knows it. A request
 that is not found there neither stores nor loads."""
 
 from __future__ import annotations

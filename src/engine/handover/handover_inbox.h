@@ -16,7 +16,7 @@
  *     tierce__inbox_await                                    "the ticket is over"
  *
  * A ticket is a token of 32 hexadecimal digits, for one prompt. It admits writes of chunks of a
- * view that is open, from hosts that the inbox was told, until one of these:
+ * view that is open, from hosts that the inbox knows, until one of these:
  *
  *     - the sender has removed the name that is the ticket: it has sent all
  *     - a connection with this ticket has ended

@@ -65,8 +65,8 @@ static bool take_rooms(struct tierce__client_store *store, const struct tierce_v
     return true;
 }
 
-/* The space that the node has reserved. After a failure, the node was told to end the store.
- * Errors: -ENOMEM, TIERCE_E_FORMAT: it is not chunks of the sequence. */
+/* The space that the node has reserved. After a failure, the client has asked the node to end the
+ * store. Errors: -ENOMEM, TIERCE_E_FORMAT: it is not chunks of the sequence. */
 static int take_space(struct tierce__lender_space *space, struct tierce_view *view,
                       struct tierce__node_session *peer,
                       const struct tierce__native_reservation *given,

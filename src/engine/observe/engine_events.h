@@ -32,8 +32,8 @@ TIERCE_MUSTUSE int tierce__events_subscribe(struct tierce_subscription **out,
                                             const struct tierce_events_opts *opts);
 void tierce__events_unsubscribe(struct tierce_subscription *subscription);
 
-/* tierce_events_snapshot that ends early, with 0, when *stop is set: what was told so far is a part
- * of the contents then. NULL: it does not. */
+/* tierce_events_snapshot that ends early, with 0, when *stop is set: the events so far are then a
+ * part of the contents. NULL: it does not. */
 TIERCE_MUSTUSE int tierce__events_snapshot(struct tierce_subscription *subscription,
                                            uint64_t *sequence, tierce_events_fn *fn, void *arg,
                                            const _Atomic bool *stop);

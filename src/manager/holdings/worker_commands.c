@@ -30,7 +30,7 @@ struct entry {
     } workers[2];
     unsigned at; /* the worker of the step */
     uint64_t deadline_ns, timeout_ms;
-    bool is_heard; /* the worker has been told of the step */
+    bool is_heard; /* the worker has received the step */
     bool is_gone;  /* it ended because the worker is */
     bool is_move, keeps;
     char group[TIERCE__DIRECTORY_NAME_BYTES];

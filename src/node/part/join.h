@@ -34,7 +34,7 @@ TIERCE_MUSTUSE int tierce__join_start(struct tierce__join **out,
                                       const struct tierce__join_opts *opts, char why[256]);
 /* Begins to tell the leader that the node leaves; does not block. stop follows. */
 void tierce__join_leave(struct tierce__join *join);
-/* The same, and waits until the leader has been told, or a second is over. NULL is accepted. */
+/* The same, and waits for the answer of the leader, at most a second. NULL is accepted. */
 void tierce__join_stop(struct tierce__join *join);
 
 struct tierce__join_state {

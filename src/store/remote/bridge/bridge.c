@@ -592,7 +592,7 @@ static int copy_arguments(struct tierce__bridge *bridge, const char *const *argu
     return 0;
 }
 
-/* The process is told how many bytes of options there are. */
+/* `options=` says how many bytes of options follow on the socket. */
 static int copy_options(struct tierce__bridge *bridge, const char *const *options)
 {
     char argument[40], *at;
