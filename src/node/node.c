@@ -391,8 +391,8 @@ static void log_without_effect(enum tierce__engine_param param, const char *reas
 }
 
 /* Settings of engines that load KV into their own memory. A vLLM that has started this node passes
- * its own settings, of which it uses the first two itself. The engine logs the last one if there is
- * no disk. */
+ * its own settings, of which it uses the first three itself. The engine logs the last one if there
+ * is no disk. */
 static void log_settings_of_engines(const struct tierce__node_config *config)
 {
     const struct tierce__config *values = config->values;
@@ -403,6 +403,9 @@ static void log_settings_of_engines(const struct tierce__node_config *config)
     if (!is_of_vllm && tierce__config_bool(values, TIERCE__ENGINE_BLEND_ENABLED))
         log_without_effect(TIERCE__ENGINE_BLEND_ENABLED,
                            "the clients of a node blend; set it in vLLM");
+    if (!is_of_vllm && tierce__config_text(values, TIERCE__ENGINE_PLUGINS_START)[0] != '\0')
+        log_without_effect(TIERCE__ENGINE_PLUGINS_START,
+                           "a node starts no programs; set it in vLLM, or start them yourself");
     bool has_disk = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0';
     if (has_disk && tierce__config_number(values, TIERCE__ENGINE_DISK_GPU_DIRECT) > 0)
         log_without_effect(TIERCE__ENGINE_DISK_GPU_DIRECT,

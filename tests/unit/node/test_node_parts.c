@@ -261,8 +261,8 @@ END_TEST
 
 START_TEST(test_settings_that_a_node_does_not_use_are_logged)
 {
-    static const char *const settings[] = {"codec.lossy", "blend.enabled", "disk.gpu_direct",
-                                           "disk.encryption"};
+    static const char *const settings[] = {"codec.lossy", "blend.enabled", "plugins.start",
+                                           "disk.gpu_direct", "disk.encryption"};
     char *argv[] = {(char *)"--listen.resp_port=0",
                     (char *)"--listen.lm_port=0",
                     (char *)"--listen.http_port=0",
@@ -270,6 +270,7 @@ START_TEST(test_settings_that_a_node_does_not_use_are_logged)
                     (char *)"--memory.size=4MiB",
                     (char *)"--codec.lossy=int8",
                     (char *)"--blend.enabled=true",
+                    (char *)"--plugins.start=/srv/kv/exporter.py",
                     (char *)"--disk.gpu_direct=1MiB",
                     (char *)"--disk.encryption=aes-256-gcm",
                     (char *)"--encryption.key_command=printf '1 %064d\\n' 1"};
