@@ -17,6 +17,8 @@
 #define CONFIG_MAGIC   0x7c0f19e5u
 #define NAME_BYTES_MAX 128 /* longest dotted name that is looked at in a file */
 #define VALUE_SHOWN    64  /* bytes of a rejected value that a message repeats */
+#define OTHERS_BYTES   96  /* of the names of other parameters that accept a rejected value, */
+#define OTHERS_MAX     2   /* of which a message names so many */
 #define TEXT_BYTES_MAX 4096
 
 /* A value as number (share in billionths, bool as 0 or 1) and as the text that set reads back.
@@ -92,10 +94,32 @@ static bool parse_number(uint64_t *out, enum tierce__param_type type, const char
     return false;
 }
 
-/* Checks the value of a TEXT or CHOICE row. `where` starts the message. */
-static int check_text(const struct tierce__param *param, const char *value, const char *where,
-                      struct tierce__config_error *error)
+/* The end of a message about a value that is a choice of one or two other parameters, which it
+ * names. Empty for other values: of many parameters, none is the one that was meant. */
+static void name_others(char out[OTHERS_BYTES], const struct tierce__config *config,
+                        const char *value)
 {
+    size_t used = 0, others = 0;
+    out[0] = '\0';
+    for (size_t row = 0; row < config->count; row++) {
+        const struct tierce__param *param = &config->table[row];
+        if (param->type != TIERCE__PARAM_CHOICE || !is_choice(param->choices, value))
+            continue;
+        int n = snprintf(out + used, OTHERS_BYTES - used, "%s%s",
+                         others == 0 ? "; that is a value of " : " and ", param->name);
+        used += (size_t)n;
+        if (++others > OTHERS_MAX || n < 0 || used >= OTHERS_BYTES) {
+            out[0] = '\0';
+            return;
+        }
+    }
+}
+
+/* Checks the value of a TEXT or CHOICE row. `where` starts the message. */
+static int check_text(const struct tierce__config *config, size_t row, const char *value,
+                      const char *where, struct tierce__config_error *error)
+{
+    const struct tierce__param *param = &config->table[row];
     bool is_choice_row = param->type == TIERCE__PARAM_CHOICE;
     size_t len = strlen(value);
     if (is_choice_row ? is_choice(param->choices, value)
@@ -105,9 +129,12 @@ static int check_text(const struct tierce__param *param, const char *value, cons
     char *clean = tierce__url_show_all(value); /* it may be a URL with a password */
     tierce__text_for_message(shown, sizeof(shown), clean != NULL ? clean : "***");
     tierce__free(clean);
-    return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; %s %s", where,
+    char others[OTHERS_BYTES] = "";
+    if (is_choice_row)
+        name_others(others, config, value);
+    return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; %s %s%s", where,
                                param->name, shown, is_choice_row ? "it is one of" : "accepted is",
-                               is_choice_row ? param->choices : type_help(param->type));
+                               is_choice_row ? param->choices : type_help(param->type), others);
 }
 
 /* Reads a number row's value and compares it with its bounds. */
@@ -148,7 +175,7 @@ static int assign(struct tierce__config *config, size_t row, const char *value, 
     int rc;
 
     if (param->type == TIERCE__PARAM_TEXT || param->type == TIERCE__PARAM_CHOICE) {
-        rc = check_text(param, value, where, error);
+        rc = check_text(config, row, value, where, error);
     } else {
         rc = check_number(&next.number, param, value, where, error);
         if (rc == 0) {

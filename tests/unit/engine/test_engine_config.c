@@ -24,6 +24,33 @@ static void tear_down(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
+/* A message names the parameter that was meant, unless many have such a value. */
+START_TEST(a_value_of_another_parameter_is_named)
+{
+    static const struct {
+        const char *name, *value, *end;
+    } wrong[] = {
+        {"disk.codec", "fp8", "none|lossless|plugin://...; that is a value of codec.lossy"},
+        {"remote.codec", "int8", "none|lossless|plugin://...; that is a value of codec.lossy"},
+        {"codec.lossy", "lossless",
+         "none|int8|int4|fp8|cachegen; that is a value of disk.codec and remote.codec"},
+        {"disk.codec", "fp9", "none|lossless|plugin://..."},
+        {"log.level", "none", NULL}, /* of more than two */
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ck_assert_int_eq(tierce_config_set(config, wrong[i].name, wrong[i].value, why),
+                         TIERCE_E_CONFIG);
+        const char *end = wrong[i].end;
+        if (end == NULL)
+            ck_assert_msg(strstr(why, "value of") == NULL, "%s", why);
+        else
+            ck_assert_msg(strlen(why) > strlen(end) &&
+                              strcmp(why + strlen(why) - strlen(end), end) == 0,
+                          "%s", why);
+    }
+}
+END_TEST
+
 START_TEST(defaults_are_those_of_the_table)
 {
     ck_assert_uint_eq(tierce__engine_number(config, TIERCE__ENGINE_MEMORY_SIZE), 1ull << 30);
@@ -132,6 +159,7 @@ START_TEST(every_allocation_may_fail)
 END_TEST
 
 CHECK_MAIN("engine_config", .setup = set_up, .teardown = tear_down,
-           .tests = {defaults_are_those_of_the_table, every_parameter_has_a_variable_of_its_own,
+           .tests = {a_value_of_another_parameter_is_named, defaults_are_those_of_the_table,
+                     every_parameter_has_a_variable_of_its_own,
                      file_environment_and_values_override_in_this_order,
                      a_policy_that_cannot_be_loaded_is_refused, every_allocation_may_fail})
