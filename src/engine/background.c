@@ -474,7 +474,7 @@ void tierce__storage_ask(struct tierce_engine *engine, size_t level, const struc
 
 static void ping(struct tierce_engine *engine, size_t level)
 {
-    TIERCE_DASSERT(engine->levels[level].health.shared);
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     struct errand *errand = make_errand(engine, level, TIERCE__STORE_PING, NULL);
     if (errand != NULL)
         submit_errand(errand);
@@ -496,7 +496,7 @@ void tierce__storage_try(struct tierce_engine *engine, size_t level,
 }
 
 /* A read proves that the whole path works. If there is no chunk to read, or reads do not need all
- * of it, a remote store is asked whether it is available. */
+ * of it, the tier is pinged: an empty disk would otherwise return only with the next store. */
 void tierce__storage_probe(struct tierce_engine *engine)
 {
     for (size_t level = 1; level < engine->level_count; level++) {
@@ -506,7 +506,7 @@ void tierce__storage_probe(struct tierce_engine *engine)
             continue;
         if (!health->pings && tierce__health_proven(health, &key))
             tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
-        else if (health->shared)
+        else
             ping(engine, level);
     }
 }

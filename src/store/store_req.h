@@ -39,8 +39,8 @@ enum tierce__store_op {
     TIERCE__STORE_SIBLINGS, /* which chunks begin with this block? */
     TIERCE__STORE_LIST,     /* names, page by page: connectors with TIERCE__CONNECTOR_LISTS */
     TIERCE__STORE_PING,     /* asks whether the store behind it is available, and accepts our
-                              credentials. No key; TIERCE__TIER_SHARED and connectors only, others
-                              answer     TIERCE_E_UNSUPPORTED */
+                              credentials. A disk writes and syncs a page of its journal. No
+                              key. Memory answers TIERCE_E_UNSUPPORTED */
     TIERCE__STORE_SHOW, /* serve the chunks again that are hidden for their key. A disk tier only;
                            others answer TIERCE_E_UNSUPPORTED */
 };

@@ -300,6 +300,16 @@ static int accept_flush(struct tierce__disk *d, struct tierce__store_req *req)
     return queued;
 }
 
+/* Answered by the next commit, which writes to the device for it. */
+static int accept_ping(struct tierce__disk *d, struct tierce__store_req *req)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
+    tierce__list_push_back(&d->flushes, &req->node);
+    tierce__cond_signal(&d->journal_cond);
+    return queued;
+}
+
 static int accept_request(struct tierce__disk *d, struct tierce__store_req *req,
                           struct tierce__list *finished)
 {
@@ -308,7 +318,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__store_req *req,
         return TIERCE_E_CLOSED;
     req->found = 0;
     bool wants_device = req->op == TIERCE__STORE_LOOKUP || req->op == TIERCE__STORE_SIBLINGS ||
-                        req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT;
+                        req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT ||
+                        req->op == TIERCE__STORE_PING;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise chunks that cannot be loaded */
     tierce__disk_expire(d);
@@ -331,8 +342,9 @@ static int accept_request(struct tierce__disk *d, struct tierce__store_req *req,
         return siblings(d, req);
     case TIERCE__STORE_SHOW:
         return accept_show(d);
-    case TIERCE__STORE_LIST:
     case TIERCE__STORE_PING:
+        return accept_ping(d, req);
+    case TIERCE__STORE_LIST:
         return TIERCE_E_UNSUPPORTED;
     }
     return TIERCE_E_ARGUMENT;

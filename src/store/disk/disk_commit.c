@@ -367,10 +367,25 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
     return rc;
 }
 
+static bool is_ping(struct tierce__list *node)
+{
+    return tierce__disk_req_of(node)->op == TIERCE__STORE_PING;
+}
+
 static bool is_for_puts(struct tierce__list *node)
 {
-    TIERCE_DASSERT(tierce__disk_req_of(node)->op == TIERCE__STORE_FLUSH);
-    return !tierce__disk_req_of(node)->removals;
+    TIERCE_DASSERT(is_ping(node) || tierce__disk_req_of(node)->op == TIERCE__STORE_FLUSH);
+    return !is_ping(node) && !tierce__disk_req_of(node)->removals;
+}
+
+/* Whether a ping waits for the commit that has begun: it writes a page even without changes. */
+static bool has_ping(const struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    bool has = false;
+    TIERCE__LIST_FOR_EACH (node, &d->flushing)
+        has = has || is_ping(node);
+    return has;
 }
 
 /* Flushes that wait are answered by this commit: all, or those that wait for chunks. */
@@ -380,7 +395,6 @@ static void take_flushes(struct tierce__disk *d, bool for_puts)
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &d->flushes) {
         if (for_puts && !is_for_puts(node))
             continue;
-        TIERCE_DASSERT(tierce__disk_req_of(node)->op == TIERCE__STORE_FLUSH);
         tierce__list_remove(node);
         tierce__list_push_back(&d->flushing, node);
     }
@@ -405,11 +419,11 @@ static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished
     int of_puts = d->unsaid_loss != 0 ? d->unsaid_loss : status;
     while (!tierce__list_empty(&d->flushing)) {
         struct tierce__store_req *req = tierce__disk_req_of(d->flushing.next);
-        TIERCE_DASSERT(req->op == TIERCE__STORE_FLUSH);
+        bool for_puts = is_for_puts(&req->node);
         tierce__list_remove(&req->node);
-        if (!req->removals)
+        if (for_puts)
             d->unsaid_loss = 0;
-        tierce__disk_finish(finished, req, req->removals ? status : of_puts);
+        tierce__disk_finish(finished, req, for_puts ? of_puts : status);
     }
 }
 
@@ -479,7 +493,7 @@ static bool commit(struct tierce__disk *d)
     begin(d);
     uint64_t limbo_mark = d->limbo_tail;
     bool has_data = d->committing.count > 0;
-    bool has_work = has_data || limbo_mark > d->limbo_head || d->journal_error != 0;
+    bool has_work = has_data || limbo_mark > d->limbo_head || d->journal_error != 0 || has_ping(d);
     TIERCE_DASSERT(!has_data || d->dirty.count == 0);
     TIERCE_DASSERT(tierce__list_empty(&finished));
     tierce__lock_drop(&d->lock);

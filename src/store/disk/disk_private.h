@@ -161,8 +161,8 @@ struct tierce__disk {
     struct tierce__list gets; /* queued */
     struct tierce__list puts; /* queued; each holds a reference on its buffer */
     struct tierce__list puts_by_key[TIERCE__DISK_PUT_BINS]; /* the same by key */
-    struct tierce__list flushes;                            /* waiting for the next commit */
-    struct tierce__list flushing;                           /* waiting for the one that runs */
+    struct tierce__list flushes;  /* and pings, waiting for the next commit */
+    struct tierce__list flushing; /* waiting for the one that runs */
     uint64_t queued_put_bytes;
     uint64_t active_put_bytes;
     uint64_t next_deadline; /* a lower bound of all deadlines of requests */

@@ -289,6 +289,28 @@ END_TEST
 
 /* The process that wrote the journal may have been killed before its sync, but after reopening its
  * chunks count as durable. */
+/* Also of an empty store, and without the chunks that wait for a commit. */
+START_TEST(a_ping_writes_and_syncs)
+{
+    struct tierce__store_req ping = {.op = TIERCE__STORE_PING};
+    open_faulty();
+    for (int i = 0; i < 2; i++) {
+        uint64_t syncs = tierce__vfs_fault_count(vfs, TIERCE__FAULT_SYNC);
+        ck_assert_int_eq(store_run(&s, &ping), 0);
+        ck_assert_uint_gt(tierce__vfs_fault_count(vfs, TIERCE__FAULT_SYNC), syncs);
+        break_at(TIERCE__FAULT_SYNC, 1, true, -EIO);
+        ck_assert_int_eq(store_run(&s, &ping), -EIO);
+        tierce__vfs_fault_clear(vfs);
+        ck_assert_int_eq(store_run(&s, &ping), 0);
+        ck_assert_uint_eq(store_stats(&s).durable_chunks, 0);
+        if (i == 0)
+            ck_assert_int_eq(store_put(&s, 1), 0);
+    }
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 1);
+}
+END_TEST
+
 START_TEST(a_journal_that_cannot_be_synced_is_not_gone_on_with)
 {
     struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
@@ -703,6 +725,7 @@ static Suite *make_suite(void)
     tcase_add_test(t, close_cancels_what_does_not_end);
     tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
     tcase_add_test(t, reads_pass_queued_writes);
+    tcase_add_test(t, a_ping_writes_and_syncs);
     tcase_add_loop_test(t, a_flush_covers_the_deletion_of_what_is_read, 0, 2);
     tcase_add_test(t, what_was_deleted_while_it_was_read_is_put_anew_at_once);
     tcase_add_loop_test(t, reads_do_not_starve_writes, 0, 2);

@@ -11,13 +11,14 @@ static struct tierce__health health;
 static struct tierce__key key;
 
 /* The clock of the tests that call setup, which stands still but for let_pass; 0: the real one. */
-static uint64_t clock_ns;
+static _Atomic uint64_t clock_ns;
 uint64_t __real_tierce__now_ns(void);
 uint64_t __wrap_tierce__now_ns(void);
 
 uint64_t __wrap_tierce__now_ns(void)
 {
-    return clock_ns != 0 ? clock_ns : __real_tierce__now_ns();
+    uint64_t now_ns = clock_ns;
+    return now_ns != 0 ? now_ns : __real_tierce__now_ns();
 }
 
 static inline void let_pass(uint32_t ms)

@@ -544,6 +544,32 @@ START_TEST(a_tier_comes_back_that_never_answered)
 }
 END_TEST
 
+/* Without a chunk that a probe could read, and without another store. */
+START_TEST(an_empty_disk_comes_back_by_itself)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "20s", NULL};
+    clock_ns = tierce__now_ns(); /* the engine's threads never see it go back */
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    tierce__fault_set(
+        fx_wrap(&fx, 1), TIERCE__STORE_PUT,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
+    let_pass(19000);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 0);
+    let_pass(1001);
+    while (fx_stats(&fx).breaker_recoveries == 0)
+        usleep(1000);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    clock_ns = 0;
+}
+END_TEST
+
 START_TEST(recompute_all_asks_nobody_during_an_outage)
 {
     const char *sets[] = {"breaker.errors", "1", "breaker.retry", "60s", "breaker.fallback",
@@ -567,16 +593,25 @@ START_TEST(recompute_all_asks_nobody_during_an_outage)
 }
 END_TEST
 
-CHECK_MAIN(
-    "health", .seconds = 60,
-    .tests = {failures_in_a_row_end_service_and_a_try_brings_it_back, a_full_disk_stays_in_service,
-              a_read_only_disk_stays_in_service, a_repeated_failure_counts_once,
-              a_no_brings_a_shared_tier_back, a_ping_brings_a_shared_tier_back,
-              a_read_does_not_bring_a_tier_back_that_pings, one_try_at_a_time,
-              failing_now_and_then_ends_service_too, an_answer_that_came_too_late_is_a_failure,
-              a_tier_that_is_silent_to_the_deadline_hangs, the_deadline_of_a_lookup_is_no_failure,
-              what_takes_longer_than_computing_is_not_worth_it, a_slow_disk_is_not_promised,
-              a_slow_disk_is_measured_with_nobody_waiting,
-              what_is_sooner_computed_is_put_into_memory_again, a_tier_comes_back_by_itself,
-              a_tier_comes_back_that_never_answered, recompute_all_asks_nobody_during_an_outage},
-    .loops = {{what_the_configuration_says_is_taken, 0, 2}})
+CHECK_MAIN("health", .seconds = 60,
+           .tests = {failures_in_a_row_end_service_and_a_try_brings_it_back,
+                     a_full_disk_stays_in_service,
+                     a_read_only_disk_stays_in_service,
+                     a_repeated_failure_counts_once,
+                     a_no_brings_a_shared_tier_back,
+                     a_ping_brings_a_shared_tier_back,
+                     a_read_does_not_bring_a_tier_back_that_pings,
+                     one_try_at_a_time,
+                     failing_now_and_then_ends_service_too,
+                     an_answer_that_came_too_late_is_a_failure,
+                     a_tier_that_is_silent_to_the_deadline_hangs,
+                     the_deadline_of_a_lookup_is_no_failure,
+                     what_takes_longer_than_computing_is_not_worth_it,
+                     a_slow_disk_is_not_promised,
+                     a_slow_disk_is_measured_with_nobody_waiting,
+                     what_is_sooner_computed_is_put_into_memory_again,
+                     a_tier_comes_back_by_itself,
+                     a_tier_comes_back_that_never_answered,
+                     an_empty_disk_comes_back_by_itself,
+                     recompute_all_asks_nobody_during_an_outage},
+           .loops = {{what_the_configuration_says_is_taken, 0, 2}})
