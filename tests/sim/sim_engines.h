@@ -33,6 +33,7 @@ enum {
     WRITE_MS = 2000,
     CLOSE_MS = 90000,
     SLACK_MS = 5, /* of a call, beyond its limit */
+    AHEAD_BYTES_PER_S = 65536,
     SIM_ENGINE_HOST = 2
 };
 
@@ -92,6 +93,7 @@ struct sim_engine {
     struct sim_kept *kept;
     struct sim_kept own;
     struct sim_calls calls;
+    uint64_t opened_ns;
 };
 
 /* Bits: versions of a block that stores of an engine have begun to write. */
@@ -114,6 +116,7 @@ static struct {
     struct versions versions[SIM_ENGINES][PROMPTS][LONGEST];
     uint64_t next_version, clear_share;
     bool small_disk, flips;
+    bool reads_ahead;              /* prefetch.ahead is on, and sessions say when they return */
     void (*disturb)(void);         /* the world, while sessions run */
     void (*unplug)(unsigned host); /* NULL: there are no sockets */
 } sim;
@@ -279,6 +282,8 @@ static inline void engine_open(struct sim_engine *e)
                                 codecs[sim_below(2)],
                                 "control.socket",
                                 "",
+                                "prefetch.ahead",
+                                sim.reads_ahead ? "64KiB" : "0",
                                 "copy.threads",
                                 sim_below(2) == 0 ? "1" : "2",
                                 "timeout.lookup",
@@ -297,6 +302,7 @@ static inline void engine_open(struct sim_engine *e)
     struct tierce_config *config = fx_config(e->folder, sets);
     SAY("engine %zu opens", e->number);
     sim_enter_host(host_of(e));
+    e->opened_ns = sim_now_ns();
     e->engine = fx_engine(config);
     tierce_config_destroy(config);
     e->vfs = sim_disk_take();

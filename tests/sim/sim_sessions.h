@@ -289,8 +289,25 @@ static void clear(struct session *s)
     limit_end(&limit, (sim.has_remote ? 2 + SIM_STORES : 2) * LOAD_MS, "a clear");
 }
 
+/* The conversation of the last request returns; its chunks may have left memory until then. */
+static void say_return(struct session *s)
+{
+    int rc = tierce_session_returns(s->e->view, s->number, 300 + (uint32_t)sim_below(1500));
+    REQUIRE(rc == 0, "a hint: %d", rc);
+    if (sim_below(2) == 0) {
+        s->e->kept->clears++;
+        (void)!tierce_engine_clear(s->e->engine, 1u << TIERCE_ORIGIN_MEMORY, NULL);
+        s->e->kept->clears++;
+    }
+    sim_sleep_ns(sim_below(2500 * TIERCE__MS_NS));
+}
+
 static void step(struct session *s)
 {
+    if (sim.reads_ahead && sim_below(4) == 0) {
+        say_return(s);
+        return;
+    }
     uint64_t what = sim_below(100);
     if (what < 34)
         store(s);
@@ -347,6 +364,27 @@ static void check_calls(const struct sim_engine *e, const struct tierce_engine_s
             (unsigned long long)(calls->asked - calls->loaded));
 }
 
+/* Reading ahead keeps to its budget, and a chunk is used or unused once, if it was read. */
+static void check_ahead(const struct sim_engine *e, const struct tierce_engine_stats *stats)
+{
+    double life_s = (double)(sim_now_ns() - e->opened_ns) / 1e9;
+    double most = AHEAD_BYTES_PER_S * life_s + (double)e->view->full.extent.object_bytes;
+    REQUIRE(sim.reads_ahead || stats->ahead_chunks == 0, "%lld chunks were read ahead",
+            (long long)stats->ahead_chunks);
+    REQUIRE((double)stats->ahead_bytes <= most, "%lld bytes were read ahead in %.3f s",
+            (long long)stats->ahead_bytes, life_s);
+    REQUIRE(stats->ahead_used_chunks + stats->ahead_unused_chunks <= stats->ahead_chunks,
+            "%lld chunks were read ahead, %lld of them used and %lld unused",
+            (long long)stats->ahead_chunks, (long long)stats->ahead_used_chunks,
+            (long long)stats->ahead_unused_chunks);
+    REQUIRE(stats->ahead_bytes_per_second_now <= (sim.reads_ahead ? AHEAD_BYTES_PER_S : 0),
+            "%lld bytes per second may be read ahead",
+            (long long)stats->ahead_bytes_per_second_now);
+    SAY("engine %zu: %lld chunks read ahead, %lld used, %lld unused", e->number,
+        (long long)stats->ahead_chunks, (long long)stats->ahead_used_chunks,
+        (long long)stats->ahead_unused_chunks);
+}
+
 /* Nobody uses the tiers: nothing of them is held, and none is beyond its limit. */
 static void check_tiers(const struct tierce_engine_stats *stats)
 {
@@ -383,6 +421,7 @@ static inline void check_quiet(struct sim_engine *e)
             (long long)stats.remote_queued_bytes_now);
     check_tiers(&stats);
     check_calls(e, &stats);
+    check_ahead(e, &stats);
 }
 
 #endif

@@ -9,6 +9,7 @@
  *   - what was said to be durable is on the disk of the next life;
  *   - each call ends by its limit; whatever waits has a deadline;
  *   - without damage no checksum fails; counters add up to the answers;
+ *   - reading ahead (prefetch.ahead, in one run of four) keeps to its budget;
  *   - in the end no pin, lease, byte of a queue, or allocation is left.
  *
  * test_sim_store --seed N [COUNT] runs seeds from N on, each in a process of its own.
@@ -62,6 +63,7 @@ static void run(uint64_t number)
     sim.small_disk = sim_below(3) == 0;
     sim.flips = sim_below(3) == 0;
     sim.clear_share = sim_below(3) == 0 ? 6 : 1;
+    sim.reads_ahead = number % 4 == 2; /* not drawn: the other runs are the same without it */
     sim_net.fails = sim_below(2) == 0;
     sim_net.damages = sim_below(3) == 0;
     for (int i = 0; i <= LIVES; i++)
