@@ -37,8 +37,9 @@ class Migrate(CliCase):
             "blend.share": "0.2", "blend.separator": '" # # "', "metrics.port": "7001", "disk.direct": "false",
             "disk.depth": "8", "timeout.store": "10s", "breaker.errors": "3", "breaker.retry": "5min",
             "breaker.fallback": "skip"})
-        self.assertIn("# chunk_size: 512 (line 1)\n", result.stdout)
-        self.assertIn("# local_cpu: true (line 2)\n", result.stdout)
+        self.assertIn("# chunk_size: 512 (line 1)\n#   Tokens of a chunk. It must be a multiple of vLLM's block size.\n"
+                      "chunk.tokens: 512\n", result.stdout)
+        self.assertIn("# local_cpu: true (line 2)\n#   Tierce always caches in memory.", result.stdout)
         self.assertEqual(result.stderr, "")
         self.accepted(values, result)
 

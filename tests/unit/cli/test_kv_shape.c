@@ -43,6 +43,9 @@ static const struct model {
     {"{" LLAMA ", \"layer_types\": [" EIGHT("linear_attention") ", " EIGHT(
          "linear_attention") ", " EIGHT("full_attention") ", " EIGHT("sliding_attention") "]}",
      16, 16, 32768},
+    {"{" LLAMA ", \"layers_block_type\": [" EIGHT("recurrent") ", " EIGHT("mamba") ", " EIGHT(
+         "conv") ", " FOUR("attention") ", " FOUR("chunked_attention") "]}",
+     8, 24, 16384},
     {"{" LLAMA ", \"full_attention_interval\": 4}", 8, 24, 16384},
     {"{" LLAMA ", \"attn_layer_period\": 8, \"attn_layer_offset\": 4}", 4, 28, 8192},
     {"{" LLAMA ", \"num_kv_shared_layers\": 12}", 20, 0, 40960},
