@@ -109,6 +109,28 @@ static int64_t store_parts(const struct tierce_chain *chain, uint64_t write, siz
     return blocks;
 }
 
+/* Ranks load one after the other, so the first one leaves the pins to the others. */
+START_TEST(a_load_of_a_part_uses_the_pins_and_leaves_them)
+{
+    struct tierce_found pinned;
+    struct tierce_lookup_opts opts = {
+        .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = 5};
+    open_parts(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(store_parts(chain, 1, 0), BLOCKS);
+    ck_assert_int_eq(tierce_lookup(views[0], chain, BLOCKS, &opts, &pinned), 0);
+    ck_assert_uint_eq(pinned.blocks, BLOCKS);
+    ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_BYPASS), 0); /* pins alone */
+    struct tierce_transfer_opts what = what_of(0, chain, 0);
+    ck_assert_int_eq(tierce_load(views[0], &what, NULL), 0);
+    what.session = 5;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(tierce_load(views[0], &what, NULL), BLOCKS);
+    tierce_chain_destroy(chain);
+    close_parts();
+}
+END_TEST
+
 /* In memory, on disk, and in a remote store. */
 START_TEST(a_chunk_is_there_when_all_parts_are)
 {
@@ -652,8 +674,8 @@ START_TEST(memory_that_cannot_be_had)
 END_TEST
 
 CHECK_MAIN("parts", .seconds = 120,
-           .tests = {parts_need_not_overlap, many_parts_in_any_order,
-                     a_part_that_does_not_end_well_spoils_all,
+           .tests = {a_load_of_a_part_uses_the_pins_and_leaves_them, parts_need_not_overlap,
+                     many_parts_in_any_order, a_part_that_does_not_end_well_spoils_all,
                      a_store_that_a_part_has_missed_is_given_up, another_writers_store_stays,
                      what_does_not_belong_together_is_refused, parts_of_a_group_begin_together,
                      a_layer_of_no_part_is_missed, parts_have_bounds, a_part_that_does_not_come,

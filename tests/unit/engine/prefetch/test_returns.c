@@ -135,6 +135,31 @@ START_TEST(a_conversation_that_does_not_return_lapses)
 }
 END_TEST
 
+START_TEST(a_prediction_counts_its_own_chunks)
+{
+    struct tierce__return_outcome outcome;
+    turn(&talks[0], 4, 10 * S);
+    now = tierce__returns_next_ns(&table);
+    ck_assert_ptr_nonnull(due(&outcome));
+    tierce__returns_note_read(&table, 1, 3, 300);
+    tierce__returns_end_reading(&table, now);
+    now += S;
+    ck_assert_uint_eq(turn(&talks[0], 5, 10 * S).read_chunks, 3);
+    now += S;
+    outcome = turn(&talks[0], 6, 10 * S); /* before anything was read for it */
+    ck_assert(outcome.predicted);
+    ck_assert_uint_eq(outcome.read_chunks, 0);
+    now = tierce__returns_next_ns(&table);
+    ck_assert_ptr_nonnull(due(&outcome));
+    tierce__returns_note_read(&table, 4, 2, 200);
+    tierce__returns_end_reading(&table, now);
+    now += S;
+    outcome = turn(&talks[0], 7, 0);
+    ck_assert_uint_eq(outcome.read_from, 4);
+    ck_assert_uint_eq(outcome.read_chunks, 2);
+}
+END_TEST
+
 START_TEST(a_return_while_it_is_read_ends_the_reading)
 {
     struct tierce__return_outcome outcome;
@@ -341,7 +366,7 @@ END_TEST
 
 CHECK_MAIN("returns", .setup = setup, .teardown = teardown,
            .tests = {a_hint_is_due_before_the_return_and_not_earlier,
-                     a_conversation_that_does_not_return_lapses,
+                     a_conversation_that_does_not_return_lapses, a_prediction_counts_its_own_chunks,
                      a_return_while_it_is_read_ends_the_reading,
                      what_is_in_memory_is_looked_at_again, regular_gaps_are_learned,
                      irregular_gaps_predict_nothing, a_hint_precedes_gaps_and_closed_ends_all,
