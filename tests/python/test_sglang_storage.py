@@ -490,6 +490,13 @@ def test_pages_at_other_addresses_are_not_moved(open_calls, caplog):
     assert lines(caplog) == ["Tierce's storage for SGLang failed in batch_get_v1; this is a miss, and is logged once"]
 
 
+def test_pages_of_an_unknown_pool_are_not_moved(open_calls):
+    """The answer has a value for each key, as if the store had none of them."""
+    calls = open_calls(Pool())
+    unknown = Thing(name="unknown", keys=keys_of(2), host_indices=numpy.arange(2 * TOKENS))
+    assert calls.batch_set_v2([unknown]) == calls.batch_get_v2([unknown]) == {"unknown": [False, False]}
+
+
 def test_a_storage_without_pools_or_after_close_is_empty(open_calls):
     calls = open_calls()
     assert calls.batch_exists(keys_of(2)) == 0 and not calls.set(keys_of(1)[0], Flat(numpy.zeros(8, numpy.uint8)))

@@ -99,6 +99,17 @@ class Named:
         raise SystemExit(1)
 
 
+class Unsized(Named):
+    """Without lengths, a lookup asks `exists`."""
+
+    length = None
+
+    def exists(self, names):
+        if names[0] == b"fails":
+            raise PermissionError("not for you")
+        return super().exists(names)
+
+
 class Raises(Named):
     def __init__(self, options):
         raise RuntimeError("the parameter server is missing")

@@ -240,6 +240,20 @@ START_TEST(results_and_exceptions)
 }
 END_TEST
 
+START_TEST(lookups_that_fail)
+{
+    uint64_t bytes;
+    open_url("python://python_stores/Unsized");
+    ck_assert_int_eq(length_of("missing", &bytes), TIERCE_E_MISS);
+    ck_assert_int_eq(length_of("fails", &bytes), TIERCE_E_REFUSED);
+    expect_why("exists: PermissionError: not for you");
+    ck_assert_int_eq(length_of("more", &bytes), TIERCE_E_FORMAT);
+    expect_why("the bridge sent an invalid answer (2)");
+    WAIT_FOR(length_of("missing", &bytes) == TIERCE_E_MISS);
+    close_connector();
+}
+END_TEST
+
 /* The pool gives the memory to others: nobody may have a view of it. */
 START_TEST(methods_that_keep_their_buffer)
 {
@@ -281,6 +295,6 @@ END_TEST
 CHECK_MAIN("python_store", .seconds = 60, .at_once = true,
            .tests = {stores_that_are_not_opened, files_that_others_can_write,
                      options_reach_the_class_alone, each_allocation_fails_once,
-                     results_and_exceptions, a_method_that_hangs},
+                     results_and_exceptions, lookups_that_fail, a_method_that_hangs},
            .loops = {{methods_that_keep_their_buffer, 0, 2},
                      {methods_that_end_their_process, 0, 2}})
