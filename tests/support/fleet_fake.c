@@ -16,7 +16,8 @@ static const char *const methods[FLEET_FAKE_CALLS] = {
     [FLEET_FAKE_INFO] = "GetInstanceInfo",    [FLEET_FAKE_META] = "GetCacheMeta",
     [FLEET_FAKE_LOCATE] = "GetCacheLocation", [FLEET_FAKE_START] = "StartWriteCache",
     [FLEET_FAKE_FINISH] = "FinishWriteCache", [FLEET_FAKE_REMOVE] = "RemoveCache",
-    [FLEET_FAKE_RENEW] = "RenewWriteCache",   [FLEET_FAKE_REPORT] = "ReportCache"};
+    [FLEET_FAKE_RENEW] = "RenewWriteCache",   [FLEET_FAKE_REPORT] = "ReportCache",
+    [FLEET_FAKE_HINT] = "HintCache"};
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
@@ -27,6 +28,7 @@ static struct {
         int64_t key;
         enum fleet_fake_state state;
         int64_t bytes;
+        const char *hint;
     } blocks[BLOCKS];
     size_t block_count;
     struct session {
@@ -172,7 +174,8 @@ static struct block *block_of(int64_t key)
             return &fake.blocks[i];
     }
     ck_assert_uint_lt(fake.block_count, BLOCKS);
-    fake.blocks[fake.block_count] = (struct block){.key = key, .bytes = FLEET_FAKE_BYTES};
+    fake.blocks[fake.block_count] =
+        (struct block){.key = key, .bytes = FLEET_FAKE_BYTES, .hint = ""};
     return &fake.blocks[fake.block_count++];
 }
 
@@ -189,6 +192,14 @@ enum fleet_fake_state fleet_fake_state(int64_t key)
     enum fleet_fake_state state = block_of(key)->state;
     unlock();
     return state;
+}
+
+const char *fleet_fake_hint(int64_t key)
+{
+    lock();
+    const char *hint = block_of(key)->hint;
+    unlock();
+    return hint;
 }
 
 void fleet_fake_set_full(bool is_full)
@@ -328,6 +339,26 @@ static bool look(ProtobufCMessage *out, const ProtobufCMessage *in)
     return true;
 }
 
+static const char *hint_text(const Meta__SessionHint *hint)
+{
+    if (hint == NULL)
+        return "";
+    ck_assert_int_eq(hint->ttl_s, 0);
+    if (hint->returns_in_s > 0)
+        return hint->returns_in_s <= TIERCE__HINT_SOON_S ? "soon" : "later";
+    return strcmp(hint->session, "open") == 0 ? "open" : "closed";
+}
+
+static void hint_blocks(const ProtobufCMessage *in)
+{
+    const Meta__HintCacheRequest *request = (const Meta__HintCacheRequest *)in;
+    for (size_t i = 0; i < request->n_block_keys; i++) {
+        struct block *block = block_of(request->block_keys[i]);
+        if (block->state == FLEET_FAKE_SERVING)
+            block->hint = hint_text(request->hint);
+    }
+}
+
 static bool start_write(ProtobufCMessage *out, const ProtobufCMessage *in)
 {
     const Meta__StartWriteCacheRequest *request = (const Meta__StartWriteCacheRequest *)in;
@@ -356,6 +387,7 @@ static bool start_write(ProtobufCMessage *out, const ProtobufCMessage *in)
         if (values[i])
             continue;
         session->keys[session->count++] = block->key;
+        block->hint = hint_text(request->hint);
         bool is_sized = fake.is_sized && i < request->n_block_sizes && request->block_sizes[i] > 0;
         block->bytes = is_sized ? request->block_sizes[i] : FLEET_FAKE_BYTES;
         Meta__CacheLocation *location = location_of(out, block->key, "tp0");
@@ -424,6 +456,9 @@ static int answer(enum fleet_fake_call kind, ProtobufCMessage *out, const Protob
     }
     case FLEET_FAKE_REPORT:
         drop_reported(in);
+        return 0;
+    case FLEET_FAKE_HINT:
+        hint_blocks(in);
         return 0;
     case FLEET_FAKE_INFO:
     case FLEET_FAKE_RENEW:
@@ -643,6 +678,7 @@ void tierce__fleet_register(struct tierce__fleet_parts *parts, struct tierce__fl
     lock();
     int status = fake.registers;
     unlock();
+    part->state = status < 0 ? TIERCE__FLEET_NEW : TIERCE__FLEET_REGISTERED;
     snprintf(part->why, sizeof(part->why), "%s", status < 0 ? "fake: not registered" : "");
     wait->done(wait, status);
 }

@@ -25,6 +25,7 @@ enum fleet_fake_call {
     FLEET_FAKE_REMOVE,
     FLEET_FAKE_RENEW,
     FLEET_FAKE_REPORT,
+    FLEET_FAKE_HINT,
     FLEET_FAKE_CALLS
 };
 
@@ -59,6 +60,8 @@ void fleet_fake_set_full(bool is_full);
 void fleet_fake_set_sized(void);
 /* The URI of new places, with one %lld for the key; NULL: the usual one. */
 void fleet_fake_set_uri(const char *format);
+/* The last hint of a block: of HintCache, or of StartWriteCache if it serves; "": none. */
+const char *fleet_fake_hint(int64_t key);
 int64_t fleet_fake_first_key(void); /* of the last StartWriteCache of several keys */
 /* The storage is a folder with a mark; and how often it was to be opened again. */
 void fleet_fake_set_marked(void);

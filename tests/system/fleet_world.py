@@ -393,9 +393,9 @@ class Engine:
         self.view.set_paged([ctypes.addressof(self.memory)], [CHUNK_BYTES], CHUNKS)
         self.blocks = array("i", range(CHUNKS))
 
-    def store(self, content):
+    def store(self, content, session=0):
         self.memory.raw = content
-        store = self.view.store_begin(self.chain, CHUNKS, self.blocks)
+        store = self.view.store_begin(self.chain, CHUNKS, self.blocks, session=session)
         store.layer(0)
         assert store.end() == CHUNKS and self.engine.flush(60_000)
 
@@ -404,9 +404,9 @@ class Engine:
         assert in_memory == 0
         return found
 
-    def load(self):
+    def load(self, session=0):
         ctypes.memset(self.memory, 0, CHUNKS * CHUNK_BYTES)
-        load = self.view.load_begin(self.chain, 0, CHUNKS, self.blocks)
+        load = self.view.load_begin(self.chain, 0, CHUNKS, self.blocks, session=session)
         load.layer(0)
         assert all(load.end())
         return self.memory.raw

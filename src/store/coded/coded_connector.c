@@ -152,6 +152,13 @@ static int adopt(struct tierce__connector *connector, const struct tierce__inval
     return c->inner->ops->adopt(c->inner, what);
 }
 
+static void hint(struct tierce__connector *connector, const struct tierce_plugin_name *names,
+                 size_t count, enum tierce__policy_hint kind)
+{
+    struct tierce__coded_connector *c = coded_of(connector);
+    c->inner->ops->hint(c->inner, names, count, kind);
+}
+
 void tierce__coded_connector_stats(struct tierce__connector *connector,
                                    struct tierce__coded_stats *out)
 {
@@ -263,6 +270,7 @@ int tierce__coded_connector_open(struct tierce__connector **out,
                                        .submit = submit,
                                        .why = why,
                                        .stats = stats,
+                                       .hint = opts->connector->ops->hint != NULL ? hint : NULL,
                                        .adopt = opts->connector->ops->adopt != NULL ? adopt : NULL,
                                        .close = close_connector};
     c->base = (struct tierce__connector){

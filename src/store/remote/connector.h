@@ -85,6 +85,11 @@ struct tierce__connector_ops {
     void (*why)(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES]);
     /* Sets connections, connects, waiting and calls_hanging, and no other field. */
     void (*stats)(struct tierce__connector *connector, struct tierce__tier_stats *out);
+    /* Optional: a hint of a client about objects that were used, or have been stored before
+     * (core/policy/policy.h). Nobody waits for it, and it may be lost. [borrow for the call] names,
+     * texts of keys. Thread: any, before close. Does not block. */
+    void (*hint)(struct tierce__connector *connector, const struct tierce_plugin_name *names,
+                 size_t count, enum tierce__policy_hint hint);
     /* The engine has nothing any more of what was invalidated. NULL for stores that invalidate
      * nothing. Errors: -ENOMEM, it is to be repeated. Thread: any. */
     TIERCE_MUSTUSE int (*adopt)(struct tierce__connector *connector,

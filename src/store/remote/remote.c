@@ -21,40 +21,35 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "both have
 
 /* ---- shared by the files --------------------------------------------------------------------- */
 
-static bool make_name(const struct tierce__remote *remote, struct tierce_plugin_name *name,
-                      char text[TIERCE__KEY_TEXT_BYTES], const struct tierce__key *key)
+/* False: the connector may not be called any more. */
+static bool begin_call(struct tierce__remote *remote)
 {
-    const uint8_t *digest = tierce__namespaces_digest(remote->namespaces, key->ns);
-    int bytes = tierce__key_text_format(text, digest, &key->shard, key->hash);
-    TIERCE_DASSERT(bytes < (int)TIERCE__KEY_TEXT_BYTES);
-    *name = (struct tierce_plugin_name){.text = text, .bytes = (size_t)bytes};
-    return bytes > 0;
-}
-
-bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__remote_name *name,
-                         const struct tierce__key *key)
-{
-    return make_name(remote, &name->name, name->text, key);
-}
-
-void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req *call)
-{
-    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__lock_take(&remote->lock);
-    bool cut = remote->cut;
-    remote->submitting += !cut;
+    bool is_open = !remote->cut;
+    remote->submitting += is_open;
     tierce__lock_drop(&remote->lock);
-    if (cut) {
-        call->status = TIERCE_E_CLOSED;
-        call->done(call);
-        return;
-    }
-    remote->connector->ops->submit(remote->connector, call);
+    return is_open;
+}
+
+static void end_call(struct tierce__remote *remote)
+{
     tierce__lock_take(&remote->lock);
     TIERCE_DASSERT(remote->submitting > 0);
     remote->submitting--;
     tierce__cond_broadcast(&remote->changed);
     tierce__lock_drop(&remote->lock);
+}
+
+void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req *call)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    if (begin_call(remote)) {
+        remote->connector->ops->submit(remote->connector, call);
+        end_call(remote);
+        return;
+    }
+    call->status = TIERCE_E_CLOSED;
+    call->done(call);
 }
 
 void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event)
@@ -425,28 +420,6 @@ static bool recall(struct tierce__remote *remote, const struct tierce__store_req
     return belief != TIERCE__REMOTE_UNKNOWN;
 }
 
-/* The names of keys [first, count), and their texts behind them, up to one that has none. Errors:
- * -ENOMEM. */
-static int make_names(struct tierce__remote *remote, struct tierce__store_req *req, size_t first,
-                      size_t count)
-{
-    TIERCE_DASSERT(first <= count && count <= req->key_count);
-    size_t room = count - first, named = 0;
-    struct tierce_plugin_name *names =
-        tierce__alloc(room * (sizeof(*names) + TIERCE__KEY_TEXT_BYTES));
-    if (names == NULL)
-        return -ENOMEM;
-    char *text = (char *)(names + room);
-    while (named < room && make_name(remote, &names[named], text, &req->keys[first + named])) {
-        text += TIERCE__KEY_TEXT_BYTES;
-        named++;
-    }
-    passing_of(req)->names = names;
-    req->names = names;
-    req->name_count = named;
-    return 0;
-}
-
 static void look_up(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     size_t known;
@@ -463,7 +436,11 @@ static void look_up(struct tierce__remote *remote, struct tierce__store_req *req
         return;
     }
     passing_of(req)->first = known;
-    if (make_names(remote, req, known, count) == 0)
+    struct remote_passing *passing = passing_of(req);
+    passing->names =
+        tierce__remote_names(remote, req->keys + known, count - known, &req->name_count);
+    req->names = passing->names;
+    if (req->names != NULL)
         pass_on(remote, req, TIERCE__CONNECTOR_PEEK);
     else
         tierce__remote_answer(remote, req, -ENOMEM);
@@ -643,11 +620,21 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     tierce__remote_answer(remote, req, 0);
 }
 
-/* The store has an order of its own, in which a read is a use. */
+/* The store has an order of its own, in which a read is a use: only hints are passed on. */
 static void touch(struct tierce__tier *tier, const struct tierce__tier_uses *uses)
 {
-    (void)tier;
-    (void)uses;
+    struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    const struct tierce__connector_ops *ops = remote->connector->ops;
+    if (uses->origin.hint == TIERCE__HINT_NONE || ops->hint == NULL || uses->count == 0)
+        return;
+    size_t named;
+    struct tierce_plugin_name *names =
+        tierce__remote_names(remote, uses->keys, uses->count, &named);
+    if (names != NULL && named > 0 && begin_call(remote)) {
+        ops->hint(remote->connector, names, named, (enum tierce__policy_hint)uses->origin.hint);
+        end_call(remote);
+    }
+    tierce__free(names);
 }
 
 static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)

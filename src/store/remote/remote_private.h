@@ -9,9 +9,9 @@
 #include "store/remote/remote.h"
 
 /*
- * remote.c takes requests, and answers lookups and reads; remote_known.c remembers the store's
- * answers; remote_write.c is the life of a put; remote_delete.c deletes a chunk, remote_clear.c
- * listed ones.
+ * remote.c takes requests, and answers lookups and reads; remote_names.c names keys; remote_known.c
+ * remembers the store's answers; remote_write.c is the life of a put; remote_delete.c deletes a
+ * chunk, remote_clear.c listed ones.
  *
  * An operation of several connector calls consists of *steps*: each answer is queued as an event,
  * and one thread at a time runs the events in order, under no lock. So two steps never run at once,
@@ -99,6 +99,11 @@ struct tierce__remote_name {
 };
 bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__remote_name *name,
                          const struct tierce__key *key);
+/* The names of keys up to one that has none, with their texts behind them; *named: how many. NULL:
+ * no memory. [transfer] tierce__free */
+struct tierce_plugin_name *tierce__remote_names(const struct tierce__remote *remote,
+                                                const struct tierce__key *keys, size_t count,
+                                                size_t *named);
 
 /* Submits to the connector; answers TIERCE_E_CLOSED itself once that may not be called any more. */
 void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req *call);

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "bench"))
 
 import fleet_engines  # noqa: E402
-from fleet_world import Fleet, RedisStorage  # noqa: E402
+from fleet_world import CHUNKS, Engine, Files, Fleet, RedisStorage  # noqa: E402
 from manager_process import Proxy, wait_until  # noqa: E402
 
 LEASE_MS = 500
@@ -104,4 +104,32 @@ def test_the_leader_ends_in_the_middle_of_a_write(tmp_path, sig):
         assert lost == [] and acknowledged >= 4 * before + 4
     finally:
         engines.stop()
+        fleet.stop()
+
+
+CLOSED, OPEN = 1, 2  # enum tierce_hint
+
+
+def test_hints_of_sessions_reach_the_manager(tmp_path):
+    """Of new blocks with their write; of blocks that a reader used, also if its memory had them, after the load."""
+    fleet = Fleet(tmp_path, [Files(tmp_path)])
+    engine = Engine(fleet.url)
+
+    def uses():
+        return dict(fleet.numbers("cache_manager_group_hint_use_count_total", "hint"))
+
+    try:
+        engine.view.hint(7, OPEN)
+        engine.store(b"a" * len(engine.memory), session=7)
+        wait_until(lambda: uses().get("open") == CHUNKS)
+        engine.close()
+        engine = Engine(fleet.url)
+        engine.view.hint(8, CLOSED)
+        assert engine.found() == CHUNKS
+        for loads in (1, 2):
+            assert engine.load(session=8) == b"a" * len(engine.memory)
+            wait_until(lambda: uses().get("closed") == loads * CHUNKS)
+        assert uses()["open"] == CHUNKS
+    finally:
+        engine.close()
         fleet.stop()

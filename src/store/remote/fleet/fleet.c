@@ -278,6 +278,7 @@ static void take_turns(struct tierce__fleet *fleet)
     struct tierce__list arrived, answered;
     take(fleet, &arrived, &answered);
     take_adopted(fleet);
+    tierce__fleet_hints_send(fleet);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &answered) {
         struct tierce__fleet_io *io = TIERCE__CONTAINER_OF(node, struct tierce__fleet_io, node);
         tierce__list_remove(node);
@@ -410,6 +411,7 @@ static void destroy(struct tierce__fleet *fleet)
     tierce__fleet_parts_close(fleet->parts);
     tierce__fleet_reads_free(fleet);
     tierce__fleet_reports_free(fleet);
+    tierce__fleet_hints_free(fleet);
     tierce__fleet_writes_close(fleet->writes);
     tierce__fleet_places_close(fleet->places);
     tierce__free(fleet->instance);
@@ -443,6 +445,7 @@ static const struct tierce__connector_ops ops = {
     .submit = submit,
     .why = get_why,
     .stats = get_stats,
+    .hint = tierce__fleet_hint,
     .adopt = adopt,
     .answer_begin = tierce__fleet_answer_begin,
     .answer_end = tierce__fleet_answer_end,
@@ -556,7 +559,7 @@ static void init(struct tierce__fleet *fleet, const struct tierce__connector_sou
     tierce__cond_init(&fleet->early_over);
     struct tierce__list *lists[] = {&fleet->arrived, &fleet->answered, &fleet->adopted,
                                     &fleet->jobs,    &fleet->gets,     &fleet->unplaced,
-                                    &fleet->reports};
+                                    &fleet->reports, &fleet->hinted,   &fleet->hints};
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++)
         tierce__list_init(lists[i]);
 }

@@ -24,11 +24,13 @@
  *              the two calls
  *     DELETE   ReportCache, or RemoveCache for a block of one rank
  *     PING     GetInstanceInfo
+ *     hint     HintCache, of blocks that were used; StartWriteCache, of new ones
  *
  *     fleet.c           requests and answers, the thread, open and close
  *     fleet_write.c     puts and write sessions
  *     fleet_read.c      lookups and gets
  *     fleet_places.c    remembered places
+ *     fleet_hint.c      hints of clients
  *     fleet_part.c      names as instance, spec and block key; registration
  *     fleet_generation.c what the manager invalidated
  *     fleet_hello.c     the first question, if no request asks one

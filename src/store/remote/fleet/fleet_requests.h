@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 
 /*
- * Shared by fleet.c, fleet_read.c, fleet_write.c, fleet_report.c and fleet_places.c: the requests
- * of a connector through a manager, on its thread.
+ * Shared by fleet.c, fleet_read.c, fleet_write.c, fleet_report.c, fleet_hint.c and fleet_places.c:
+ * the requests of a connector through a manager, on its thread.
  *
  * Memory. Lookups, gets and deletions are allocated when they arrive, and end with -ENOMEM without
  * memory. Puts have a place in one of a fixed number of write sessions, made when the connector is
@@ -57,6 +57,9 @@ struct tierce__fleet {
     struct tierce__list answered; /* struct tierce__fleet_io */
     bool has_answers;             /* there are some that the thread must handle soon */
     struct tierce__list adopted;  /* struct fleet_adoption: of tierce__connector_ops.adopt */
+    struct tierce__list hinted;   /* struct fleet_hint */
+    size_t hinted_names;          /* of these and of `hints` */
+    uint64_t lost_hints;          /* that were not reported yet */
     bool closing;
     uint64_t close_ns;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
@@ -69,7 +72,9 @@ struct tierce__fleet {
     struct tierce__list unplaced; /* those of which no question for the place was sent */
     struct tierce__list reports;
     uint32_t report_count;
+    struct tierce__list hints;
     bool cannot_report;  /* the manager does not have ReportCache */
+    bool cannot_hint;    /* nor HintCache */
     uint32_t ios;        /* requests that the storages have */
     uint64_t look_ns;    /* not after the next deadline of a get or a put */
     uint32_t session_ms; /* how long a write session lasts without a renewal */
@@ -237,5 +242,17 @@ void tierce__fleet_report(struct tierce__fleet *fleet, struct tierce__fleet_part
                           const char *uri, Meta__ReportReason reason);
 void tierce__fleet_reports_cancel(struct tierce__fleet *fleet);
 void tierce__fleet_reports_free(struct tierce__fleet *fleet);
+
+/* ---- hints (fleet_hint.c) ----------------------------------------------------------------------
+ */
+
+/* False: the manager needs no such hint, or more than the kind. */
+bool tierce__fleet_hint_fill(Meta__SessionHint *out, enum tierce__policy_hint kind);
+/* The operation of the connector. Thread: any. */
+void tierce__fleet_hint(struct tierce__connector *connector, const struct tierce_plugin_name *names,
+                        size_t count, enum tierce__policy_hint kind);
+void tierce__fleet_hints_send(struct tierce__fleet *fleet);
+/* After the manager was closed. */
+void tierce__fleet_hints_free(struct tierce__fleet *fleet);
 
 #endif

@@ -43,7 +43,8 @@ struct fleet_session {
     uint64_t registries; /* the same */
     struct fleet_put puts[BATCH_MAX];
     size_t count;
-    bool has_parent; /* the first put has */
+    enum tierce__policy_hint hint; /* of all puts */
+    bool has_parent;               /* the first put has */
     int64_t parent;
     uint64_t collect_until_ns;
     struct tierce__fleet_wait wait;

@@ -424,6 +424,7 @@ static void start(struct fleet_session *s)
     int64_t keys[BATCH_MAX + 1] = {s->parent}, sizes[BATCH_MAX + 1] = {0};
     char *groups[BATCH_MAX + 1];
     size_t first = s->has_parent, count = first + s->count;
+    Meta__SessionHint hint = META__SESSION_HINT__INIT;
     Meta__StartWriteCacheRequest request = META__START_WRITE_CACHE_REQUEST__INIT;
     TIERCE_ASSERT(s->count > 0 && s->count <= BATCH_MAX);
     bool has_sizes = false;
@@ -443,6 +444,7 @@ static void start(struct fleet_session *s)
     request.n_block_sizes = has_sizes ? count : 0;
     request.node_host = s->fleet->host_id;
     request.generation = (int64_t)s->generation;
+    request.hint = tierce__fleet_hint_fill(&hint, s->hint) ? &hint : NULL;
     request.write_timeout_seconds = (int32_t)((s->fleet->session_ms + 999) / 1000);
     s->state = STARTS;
     s->call = (struct tierce__fleet_call){.method = "StartWriteCache",
@@ -539,7 +541,8 @@ static bool continues(const struct fleet_session *s, const struct tierce__fleet_
                       int64_t key, const struct tierce__store_req *req)
 {
     return s->state == COLLECTS && s->part == part && s->generation == part->generation &&
-           s->registries == part->registries && s->count < BATCH_MAX && req->parent != NULL &&
+           s->registries == part->registries && s->hint == req->origin.hint &&
+           s->count < BATCH_MAX && req->parent != NULL &&
            s->puts[s->count - 1].key == parent_of(req) && !has_key(s, key);
 }
 
@@ -568,6 +571,7 @@ static void add_put(struct fleet_session *s, struct tierce__fleet_part *part, in
         s->part = part;
         s->generation = part->generation;
         s->registries = part->registries;
+        s->hint = (enum tierce__policy_hint)req->origin.hint;
         s->has_parent = req->parent != NULL;
         s->parent = s->has_parent ? parent_of(req) : 0;
         s->collect_until_ns = tierce__deadline_in_ms(COLLECT_MS);

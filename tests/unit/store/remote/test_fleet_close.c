@@ -31,6 +31,8 @@ START_TEST(test_close)
         connector->ops->submit(connector, &many[i].req);
         count++;
     }
+    const struct tierce_plugin_name hinted = {.text = name(0), .bytes = strlen(name(0))};
+    connector->ops->hint(connector, &hinted, 1, TIERCE__HINT_CLOSED);
     uint64_t begun_ns = tierce__now_ns();
     ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(400)));
     connector = NULL;
