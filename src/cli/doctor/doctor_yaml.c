@@ -75,16 +75,16 @@ static int write_scalar(struct tierce__json_write *json, const char *name, struc
     if (rc == -ENOMEM)
         return rc;
     bool plain = text != NULL && fy_node_get_style(node) == FYNS_PLAIN;
+    rc = plain ? tierce__json_parse(&doc, text, strlen(text), NULL) : TIERCE_E_FORMAT;
     if (text == NULL || (plain && strcmp(text, "~") == 0))
         tierce__json_write_text(json, name, NULL);
-    else if (plain && tierce__json_parse(&doc, text, strlen(text), NULL) == 0 &&
-             tierce__json_value_kind(doc.value) != '"')
+    else if (rc == 0 && tierce__json_value_kind(doc.value) != '"')
         tierce__json_write_value(json, name, doc.value);
     else
         tierce__json_write_text(json, name, text);
     tierce__json_doc_clear(&doc);
     tierce__free(text);
-    return 0;
+    return rc == -ENOMEM ? rc : 0;
 }
 
 static int write_node(struct tierce__json_write *json, const char *name, struct fy_node *node);
