@@ -134,7 +134,50 @@ START_TEST(the_latest_stay_while_nothing_returns)
 }
 END_TEST
 
+static void insert_key(uint32_t slot, uint64_t key, uint32_t output_tokens)
+{
+    hazard->ops->insert(hazard, slot,
+                        &(struct tierce__policy_entry){.key = key,
+                                                       .bytes = 1,
+                                                       .parent = TIERCE__NO_SLOT,
+                                                       .origin = {.output_tokens = output_tokens}});
+}
+
+/* Ages are counted up to 512 spans of 32 ticks: 128 capacities. A use at this age counts for no
+ * age, so entries that are used at no other age are worth less than newer ones that were never used
+ * again. Old ages are counted for one of eight keys, by its hash. */
+START_TEST(uses_at_ages_that_are_not_counted_teach_nothing)
+{
+    enum { RARE = 8, SLOTS = 3 * RARE, AGE = 128 * SLOTS, ROUNDS = 6, LATE = AGE / 8 };
+    uint64_t keys[RARE], key = 1;
+    uint32_t victim;
+    create(SLOTS, SLOTS);
+    for (uint32_t i = 0; i < RARE; key++) {
+        if (tierce__hazard_hash(key) % 8 == 0)
+            keys[i++] = key;
+    }
+    for (uint32_t use = 0; use < ROUNDS * AGE - 1; use++) {
+        uint32_t i = use % AGE;
+        bool is_late = use >= ROUNDS * AGE - LATE && use < ROUNDS * AGE - LATE + RARE;
+        if (is_late)
+            insert_key(2 * RARE + use % RARE, ++key, 200);
+        else if (i >= RARE && use >= 2 * RARE)
+            hazard->ops->touch(hazard, RARE + use % RARE, 0);
+        else if (i >= RARE)
+            insert_key(i, ++key, 20);
+        else if (use >= AGE)
+            hazard->ops->touch(hazard, i, 0);
+        else
+            insert_key(i, keys[i], 20);
+    }
+    ck_assert(hazard->ops->victim(hazard, 0, &victim));
+    ck_assert_uint_lt(victim, RARE);
+    hazard->ops->destroy(hazard);
+}
+END_TEST
+
 CHECK_MAIN("hazard", .tests = {few_entries_of_many_slots_have_ages,
                                a_request_takes_back_the_risks_that_it_added,
                                the_latest_stay_while_nothing_returns,
+                               uses_at_ages_that_are_not_counted_teach_nothing,
                                ghosts_are_limited_below_the_size_of_their_ring})
