@@ -10,6 +10,8 @@
  */
 #include "python/core/core.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* PyInit__core fills them once; the module is never unloaded. */
@@ -151,7 +153,13 @@ static PyObject *core_fingerprint(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_weights_fingerprint(text, model_dir, &opts);
     Py_END_ALLOW_THREADS
-    return rc < 0 ? tierce__core_raise(rc, NULL) : PyUnicode_FromString(text);
+    if (rc == 0)
+        return PyUnicode_FromString(text);
+    char why[512];
+    snprintf(why, sizeof(why), "%.300s: %s%s", model_dir, tierce_strerror(rc),
+             rc == -ENOENT ? "; pass a folder with weights: *.safetensors, *.bin, *.pt or *.gguf"
+                           : "");
+    return tierce__core_raise(rc, why);
 }
 
 static PyMethodDef core_functions[] = {

@@ -2,6 +2,7 @@
 """tierce._core against hostile arguments and threads: an exception, never a crash."""
 
 import ctypes
+import errno
 import json
 import os
 import subprocess
@@ -98,6 +99,13 @@ def test_a_setting_has_no_hidden_end(engine):
         engine.param("memory.size\0")
     with pytest.raises(ValueError):
         core.fingerprint("/tmp\0/x")
+
+
+def test_a_fingerprint_that_fails_names_the_folder(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(core.Error, match=rf"^{folder}: No such file or directory; pass a folder with weights: ") as error:
+            core.fingerprint(str(folder))
+        assert error.value.status == -errno.ENOENT
 
 
 def test_store_and_load(engine):
