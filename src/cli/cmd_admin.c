@@ -516,15 +516,18 @@ static int refuse_verb(const char *command, const char *verb)
     const char *known[VERBS_OF_COMMAND_MAX + 1] = {NULL};
     char shown[64];
     size_t count = 0;
-    if (verb == NULL)
-        return tierce__cli_usage(command, "%s what?", command);
+    char all[256] = "";
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         if (strcmp(verbs[i].command, command) != 0)
             continue;
         TIERCE_ASSERT(count < VERBS_OF_COMMAND_MAX);
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof(all) - used, "%s%s", count > 0 ? ", " : "", verbs[i].verb);
         known[count++] = verbs[i].verb;
     }
     TIERCE_ASSERT(count > 0);
+    if (verb == NULL)
+        return tierce__cli_usage(command, "requires an action: %s", all);
     tierce__text_for_message(shown, sizeof(shown), verb);
     return tierce__cli_usage(command, "there is no \"%s %s\"; the nearest is \"%s %s\"", command,
                              shown, command, tierce__nearest(verb, known));

@@ -166,10 +166,14 @@ int tierce__control_listen(int *fd, const char *path, char why[256])
         *fd = s;
         return 0;
     }
-    snprintf(why, 256, "cannot listen on %.160s: %s", path,
-             rc == -EADDRINUSE
-                 ? "another process listens there, or it is not a socket; set another path"
-                 : tierce_strerror(rc));
+    bool is_used = rc == -EADDRINUSE;
+    snprintf(why, 256, "cannot listen on %.108s: %s%s", path,
+             is_used ? "another process listens there, or it is not a socket" : tierce_strerror(rc),
+             is_used         ? "; set another path"
+             : rc == -ENOENT ? "; create its folder"
+             : rc == -EACCES || rc == -EPERM || rc == -EROFS
+                 ? "; this user must be able to create files in its folder"
+                 : "");
     if (s >= 0)
         close(s);
     return rc;

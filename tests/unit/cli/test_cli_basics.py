@@ -45,7 +45,7 @@ class Basics(CliCase):
                              ("cache loook", "cache look"), ("group \x1bshow", "group show")):
             self.check(2, *wrong.split(" "), err=[
                 f'there is no "{wrong}"; the nearest is "{right}"\n'.replace("\x1b", "?")])
-        self.check(2, "storage", err=["tierce storage: storage what?"])
+        self.check(2, "storage", err=["tierce storage: requires an action: list, "])
         self.check(2, "\x1b[31m", err=['"?[31m"'])
 
     def test_keygen(self):
@@ -164,6 +164,9 @@ class Config(CliCase):
         start("--memory.size=64MiB", "--listen.native=/none/x", err=[
             "tierce node: listen.native: the folder /none: No such file or directory; create it, "
             "with access for this user only (mode 0700)\n"])
+        start("--memory.size=64MiB", "--listen.native=/sys/x", err=[
+            "tierce node: cannot listen on /sys/x: ",
+            "; this user must be able to create files in its folder\n"])
         with open("/proc/sys/vm/overcommit_memory", encoding="ascii") as file:
             if file.read().strip() != "1":
                 start("--memory.size=16TiB", err=[
