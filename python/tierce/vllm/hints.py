@@ -12,6 +12,7 @@ A request has one hint. The more exact one is taken: closed, then returns_in, th
 import functools
 import logging
 import math
+from reprlib import repr as shown  # short: clients choose the values
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +29,24 @@ def seconds(options: dict, name: str) -> float | None:
     value = options.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value!r}: it must be a number of seconds, at least 0")
+    try:
+        is_time = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+    except OverflowError:  # a whole number beyond all floats
+        is_time = False
+    if not is_time:
+        raise ValueError(f"{name} is {shown(value)}: it must be a number of seconds, at least 0")
     return value
 
 
 def session_hint(options: dict) -> tuple[int, int]:
     session = options.get(SESSION)
     if session not in (None, "open", "closed"):
-        raise ValueError(f'{SESSION} is {session!r}: it must be "open" or "closed"')
+        raise ValueError(f'{SESSION} is {shown(session)}: it must be "open" or "closed"')
     returns, lives = seconds(options, RETURNS_IN), seconds(options, TIME_TO_LIVE)
     if session == "closed" or lives == 0:
         return CLOSED, 0
     if returns is not None:
-        return SOON if returns <= SOON_S else LATER, min(int(returns * 1000), RETURNS_MS_MAX)
+        return SOON if returns <= SOON_S else LATER, int(min(returns * 1000, RETURNS_MS_MAX))
     if session == "open":
         return OPEN, 0
     return TTL if lives is not None else NONE, 0
@@ -53,9 +58,9 @@ def envelope_hint(envelope) -> tuple[int, int]:
         if action.action_type != ACTION:
             continue
         if action.action_version != ACTION_VERSION:
-            raise ValueError(f"the action {ACTION} has the version {action.action_version!r}: it must be {ACTION_VERSION!r}")
+            raise ValueError(f"the action {ACTION} has the version {shown(action.action_version)}: it must be {ACTION_VERSION!r}")
         if not isinstance(action.payload, dict):
-            raise ValueError(f"the payload of the action {ACTION} is {action.payload!r}: it must be an object")
+            raise ValueError(f"the payload of the action {ACTION} is {shown(action.payload)}: it must be an object")
         return session_hint(action.payload)
     return NO_HINT
 
