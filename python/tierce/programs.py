@@ -22,6 +22,7 @@ log = logging.getLogger("tierce")
 
 STOP_S = 2.0  # vLLM kills workers that take 5 s to end
 LINE_BYTES = 8192  # longer lines are split
+READS = 4  # of 64 KiB, before other programs and the end of the engine have their turn
 # Runs the program with its parent's death as its own. Popen's preexec_fn would run Python in a fork of a process with threads.
 LAUNCH = """
 import ctypes, os, signal, sys
@@ -65,8 +66,8 @@ class Program:
         self.pidfd = os.pidfd_open(self.process.pid)
 
     def read(self) -> bool:
-        """Logs the lines that have come. False: no line will come any more."""
-        while True:
+        """Logs lines that have come. False: no line will come any more."""
+        for _ in range(READS):
             try:
                 data = os.read(self.process.stdout.fileno(), 1 << 16)
             except BlockingIOError:
@@ -79,6 +80,7 @@ class Program:
                     self.tell(line.decode(errors="replace"))
             if not data:
                 return False
+        return True
 
     def tell(self, line: str) -> None:
         for at in range(0, len(line), LINE_BYTES):

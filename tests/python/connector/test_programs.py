@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs beside an engine: real processes."""
 
+import fcntl
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +125,24 @@ def test_they_end_with_the_engine(tmp_path, lines, start):
     assert "exited with status 0" in lines.wait("polite.sh (process")[0]
     assert "was ended by signal 9" in lines.wait("deaf.py (process")[0]
     await_death(child)
+
+
+def test_a_program_that_writes_on_gives_way(lines):
+    """Otherwise others would not be read while it writes, and it would not end with the engine."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(writing, b"y" * (1 << 20))
+    loud = programs.Program.__new__(programs.Program)
+    with open(reading, "rb", buffering=0) as stdout:
+        loud.name, loud.rest, loud.process = "loud", b"", SimpleNamespace(stdout=stdout)
+        os.set_blocking(reading, False)
+        turns = 0
+        while select.select([reading], [], [], 0)[0]:
+            assert loud.read()
+            turns += 1
+    os.close(writing)
+    assert turns > 1
+    assert sum(line.count("y") for _, line in lines.lines) == 1 << 20
 
 
 def test_they_end_when_the_engine_is_killed(tmp_path):
