@@ -31,14 +31,22 @@ static double sum(const double counts[CLASSES][BUCKETS], uint32_t from, uint32_t
     return all;
 }
 
+static double hazards[BUCKETS]; /* of all classes */
+
+static void find_hazards(const struct tierce__hazard_index *x)
+{
+    double prior = 0.01;
+    for (uint32_t b = 0; b < BUCKETS; b++) {
+        hazards[b] = shrunk(sum(x->hits, 0, CLASSES, b), sum(x->risks, 0, CLASSES, b), prior);
+        prior = fmin(0.01, hazards[b]);
+    }
+}
+
 static double hazard_of(const struct tierce__hazard_index *x, uint32_t c, uint32_t b)
 {
     uint32_t place = c / PARTS * PARTS;
-    double all = 0.01;
-    for (uint32_t i = 0; i <= b; i++)
-        all = shrunk(sum(x->hits, 0, CLASSES, i), sum(x->risks, 0, CLASSES, i), fmin(0.01, all));
-    double of_place =
-        shrunk(sum(x->hits, place, place + PARTS, b), sum(x->risks, place, place + PARTS, b), all);
+    double of_place = shrunk(sum(x->hits, place, place + PARTS, b),
+                             sum(x->risks, place, place + PARTS, b), hazards[b]);
     return shrunk(x->hits[c][b], x->risks[c][b], of_place);
 }
 
@@ -66,6 +74,7 @@ static double worth_of(const struct tierce__hazard_index *x, uint32_t c, uint32_
 
 static void check_index(const struct tierce__hazard_index *x)
 {
+    find_hazards(x);
     for (uint32_t c = 0; c < CLASSES; c++) {
         for (uint32_t b = 0; b < BUCKETS; b++) {
             double want = worth_of(x, c, b), got = x->worths[c * BUCKETS + b];
