@@ -59,6 +59,13 @@ def test_a_sanitizer_report_is_final(runner, report):
     assert alone == [] and (tally.passed, tally.failed) == (0, 1)
 
 
+def test_threads_that_a_failed_check_leaves_are_no_report(runner):
+    output = ("a.c:1:F: late\nWARNING: ThreadSanitizer: thread leak (pid=1)\nSUMMARY: ThreadSanitizer: thread leak a.c:1 in f\n"
+              "ThreadSanitizer: reported 1 warnings")
+    tally, alone = count(runner, [case(runner, "late", output)], passes_alone=["late"])
+    assert alone == ["late"] and (tally.passed, tally.failed) == (1, 0)
+
+
 def test_many_failures_are_no_matter_of_load(runner):
     names = [f"bad{i}" for i in range(runner.AGAIN_MAX + 1)]
     tally, alone = count(runner, [case(runner, n, "E   no") for n in names], passes_alone=names)
