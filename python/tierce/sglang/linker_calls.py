@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from ..vllm.identity import ConfigError
+from ..vllm.texts import size_bytes
 from .device_pages import DevicePool, PageLoads
 from .pool_pages import DescribedPool, Geometry, NoAddresses, name_of
 from .storage_calls import ERA_BYTES, KV, Calls
@@ -45,7 +46,7 @@ class Linker(Calls):
         that the ranks have in common. Raises ConfigError."""
         super().__init__(config, args, version)
         self.group, self.counter, self.run = group, counter, run or secrets.token_bytes(ERA_BYTES)
-        self.zero_copy, self.resets, self.first_weights = True, 0, self.model
+        self.zero_copy, self.resets, self.first_model = True, 0, self.model
         self.offload_owner = not config.is_mla_model or config.tp_rank == 0
         try:
             for name, entry in group.entry_map.items():
@@ -56,7 +57,7 @@ class Linker(Calls):
             self.close()
             raise
         # Loads hold chunks in memory until their last layer; beyond this share, pages are loaded one after the other.
-        self.layer_wise_bytes = int(_bytes(self.engine.param("memory.size"))) // 4
+        self.layer_wise_bytes = size_bytes(self.engine.param("memory.size")) // 4
         self.queued: dict[str, list] = {}
         self.loads, self.stores, self.results = Worker("load", self.load_batch), Worker("store", self.store_batch), deque()
         log.info("Tierce for SGLang: a linker of %d layers; places of a page: %s", group.num_layers,
@@ -124,14 +125,12 @@ class Linker(Calls):
         return self.counter.finish(counter_index)
 
     def load_batch(self, batch: Batch) -> None:
-        began = time.monotonic()
         try:
             wait_for(batch.ready)
             plans = [(self.pools[str(t.name)], [name_of(key) for key in t.keys], t.host_indices) for t in batch.transfers]
             plans = [(pool, names, pool.geometry.pages_of(pool.pool, indices)) for pool, names, indices in plans]
             size = sum(pool.page_bytes * len(names) for pool, names, _ in plans)
             (self.load_layers if size <= self.layer_wise_bytes else self.load_pages)(batch.index, plans)
-            self.count("load", sum(len(names) for _, names, _ in plans), 1, time.monotonic() - began)
         except BaseException as error:
             self.counter.fail(batch.index, error)
             log.error("a load of SGLang's linker failed, and SGLang aborts its requests: %s", error,
@@ -208,7 +207,7 @@ class Linker(Calls):
         that was stored before is found any more by this process."""
         self.quiesce()
         self.resets += 1
-        self.model = self.first_weights
+        self.model = self.first_model
         self.begin_era(self.run + self.resets.to_bytes(4, "little"))
         self.pools = {name: self.open_pool(name, pool) for name, pool in self.host_pools.items()}
 
@@ -264,8 +263,3 @@ class Worker:
 def wait_for(events) -> None:
     for event in events:
         event.synchronize()
-
-
-def _bytes(size: str) -> int:
-    number = size.rstrip("KMGTiB")
-    return int(number) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}[size[len(number):]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of the store: its durations, and a line about it for the log."""
+"""Texts of the store: its durations and sizes, and a line about it for the log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ def milliseconds(text: str) -> int:
     """A duration as the store prints it: a whole number and its unit."""
     number, unit = re.fullmatch(r"(\d+)(ms|s|min|h)", text).groups()
     return int(number) * {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}[unit]
+
+
+def size_bytes(text: str) -> int:
+    """A size as the store prints it: a whole number, and its unit if that is shorter."""
+    number, prefix, binary = re.fullmatch(r"(\d+)([KMGTP]?)(i?)B?", text).groups()
+    return int(number) * (1024 if binary else 1000) ** " KMGTP".index(prefix or " ")
 
 
 def version() -> str:

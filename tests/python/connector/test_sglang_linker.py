@@ -168,6 +168,11 @@ def test_loads_larger_than_their_share_of_memory(linkers, open_linker):
     assert not load(linker, world.transfers(keys_of(1, "other"), (3,), [6]))
 
 
+@pytest.mark.parametrize("size, share", [("16MiB", 4 << 20), ("16MB", 4_000_000), ("16777217", (4 << 20))])
+def test_memory_in_any_unit(linkers, open_linker, size, share):
+    assert open_linker(World(linkers), **{"memory.size": size}).layer_wise_bytes == share
+
+
 def test_a_load_that_fails_is_reported(linkers, open_linker):
     """SGLang aborts the requests of the batch. Layers before the last one may have been reported."""
     world, keys = World(linkers), keys_of(2)
