@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of one pool of SGLang as chunks: each page is a chain of one block.
 
-DescribedPool moves pages between the store and the pool's own memory. CopiedPool copies each page through a buffer, for
-pools that have no addresses, and for SGLang's interface without zero copy. docs/inside/design/019-sglang.md."""
+DescribedPool moves pages between the store and the pool's own memory. CopiedPool moves SGLang's copies of pages, for pools
+that have no addresses, and for SGLang's interface without zero copy. docs/inside/design/019-sglang.md."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import threading
 from dataclasses import dataclass
@@ -127,49 +126,41 @@ def flat_bytes(pool) -> int:
     return page
 
 
-class Row:
-    """A buffer of one page, and the view that describes it."""
-
-    def __init__(self, open_view, size: int, store_ms: int):
-        self.memory = ctypes.create_string_buffer(size)
-        view = open_view([size])
-        view.set_paged([ctypes.addressof(self.memory)], [size], 1)
-        self.pages = PageView(view, 1, store_ms)
-
-
 class CopiedPool:
     """Pages as SGLang flattens them."""
 
     def __init__(self, pool, open_view, store_ms: int):
         """Raises NoPages, and ConfigError if a page does not fit into memory."""
         self.pool, self.open_view, self.store_ms = pool, open_view, store_ms
-        self.threads = threading.local()  # a row holds one page at a time, so each thread has its own
+        self.threads = threading.local()  # a view describes one page at a time, so each thread has its own
         self.page_bytes = flat_bytes(pool)
-        self.row(self.page_bytes)  # what cannot work raises now: later it would only be a miss
+        self.view(self.page_bytes)  # what cannot work raises now: later it would only be a miss
 
-    def row(self, size: int) -> Row:
-        rows = self.threads.__dict__
-        if size not in rows:
-            rows[size] = Row(self.open_view, size, self.store_ms)
-        return rows[size]
+    def view(self, size: int) -> PageView:
+        views = self.threads.__dict__
+        if size not in views:
+            views[size] = PageView(self.open_view([size]), 1, self.store_ms)
+        return views[size]
+
+    def at(self, page) -> PageView:
+        """A view whose only page is this tensor."""
+        size = bytes_of(page)
+        pages = self.view(size)
+        pages.view.set_paged([page.data_ptr()], [size], 1)
+        return pages
 
     def get(self, name: bytes, target) -> bool:
+        """False: the target holds anything."""
         if not target.is_contiguous():
             raise ValueError("a page's target is not contiguous")
-        row = self.row(bytes_of(target))
-        if row.pages.load([name], [0]) != [True]:
-            return False
-        ctypes.memmove(target.data_ptr(), row.memory, bytes_of(target))
-        return True
+        return self.at(target).load([name], [0])[0]
 
     def set(self, name: bytes, value) -> bool:
         value = value.contiguous()
-        row = self.row(bytes_of(value))
-        ctypes.memmove(row.memory, value.data_ptr(), bytes_of(value))
-        return row.pages.store([name], [0]) == [True]
+        return self.at(value).store([name], [0])[0]
 
     def ask(self, names, until: float, stops: bool) -> list[bool]:
-        return self.row(self.page_bytes).pages.ask(names, until, stops)
+        return self.view(self.page_bytes).ask(names, until, stops)
 
     def load(self, names, host_indices) -> list[bool]:
         return self.each(names, host_indices, self.load_page)
@@ -196,4 +187,4 @@ class CopiedPool:
         return self.set(name, self.pool.get_data_page(first))
 
     def clear(self) -> None:
-        self.row(self.page_bytes).pages.clear()
+        self.view(self.page_bytes).clear()
