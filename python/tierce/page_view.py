@@ -30,10 +30,15 @@ def take_settings(given: dict, where: str) -> tuple[Settings, str]:
     path = own.pop("config", None) or os.getenv("TIERCE_CONFIG") or None
     settings = Settings(path, {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in own.items()})
     settings.check(where)
+    require_no_start(settings, where)
+    return settings, identity
+
+
+def require_no_start(settings: Settings, where: str) -> None:
+    """Raises ConfigError."""
     if (start := setting(settings, "node.start")) != "auto":
         raise ConfigError(f"{where}: node.start {start!r} is for vLLM's connector only; start a `tierce node`, and set "
                           "node.socket")
-    return settings, identity
 
 
 def setting(settings: Settings, name: str) -> str:

@@ -24,6 +24,7 @@ import tensorrt_llm
 from tensorrt_llm._utils import local_mpi_size, mpi_rank, mpi_world_size
 
 from ..lookup_flags import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
+from ..page_view import require_no_start, setting
 from ..vllm.async_loads import PREPARING_S
 from ..vllm.device import CUDA, CudaMemory, HostMemory
 from ..vllm.geometry import Geometry
@@ -79,13 +80,8 @@ class TierceWorker(KvCacheConnectorWorker):
 
     def require_node(self) -> None:
         """Raises ConfigError."""
-        def setting(name):
-            return self.core.Engine.setting(self.settings.config_path, dict(self.settings.values), name)
-
-        if (start := setting("node.start")) != "auto":
-            raise ConfigError(f"{WHERE}: node.start {start!r} is for vLLM's connector only; start a `tierce node`, and set "
-                              "node.socket")
-        if self.ranks.count > 1 and not setting("node.socket"):
+        require_no_start(self.settings, WHERE)
+        if self.ranks.count > 1 and not setting(self.settings, "node.socket"):
             raise ConfigError(f"{WHERE}: {self.ranks.count} ranks require node.socket: a chunk has the layers of all ranks; start "
                               "a `tierce node`, and set node.socket")
 
