@@ -13,10 +13,15 @@ _Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a seat for each l
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int call(struct tierce__bridge_link *link, const struct tierce__bridge_ask *ask,
-                int64_t *result)
+int tierce__bridge_link_call(struct tierce__bridge_link *link, uint64_t *result,
+                             const struct tierce__bridge_ask *ask)
 {
-    return tierce__bridge_call(link->store->bridge, link->seat, ask, result, link->why);
+    int64_t answered = 0;
+    int rc = tierce__bridge_call(link->store->bridge, link->seat, ask, &answered, link->why);
+    if (rc == 0 && answered < 0)
+        rc = link->store->status_of(link, ask->op, answered);
+    *result = rc == 0 ? (uint64_t)answered : 0;
+    return rc;
 }
 
 int tierce__bridge_link_misunderstood(struct tierce__bridge_link *link, int64_t result)
@@ -32,34 +37,40 @@ int tierce__bridge_link_exists(void *opened, const struct tierce_plugin_name *na
 {
     TIERCE_DASSERT(count > 0 && count <= TIERCE__BRIDGE_NAMES_MAX);
     struct tierce__bridge_link *link = opened;
-    int64_t result = 0;
+    uint64_t result;
     (void)deadline_ns;
-    int rc = call(link,
-                  &(struct tierce__bridge_ask){
-                      .op = TIERCE__BRIDGE_EXISTS, .names = names, .name_count = count},
-                  &result);
-    if (rc == 0 && result < 0)
-        rc = link->store->status_of(link, result);
-    else if (rc == 0 && (uint64_t)result > count)
-        rc = tierce__bridge_link_misunderstood(link, result);
+    int rc = tierce__bridge_link_call(link, &result,
+                                      &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_EXISTS,
+                                                                   .names = names,
+                                                                   .name_count = count});
+    if (result > count)
+        rc = tierce__bridge_link_misunderstood(link, (int64_t)result);
     *found = rc == 0 ? (size_t)result : 0;
     return rc == TIERCE_E_MISS ? 0 : rc;
 }
 
-int tierce__bridge_link_ask_get(struct tierce__bridge_link *link, int64_t *result,
+int tierce__bridge_link_ask_get(struct tierce__bridge_link *link, uint64_t *result,
                                 const struct tierce__link_get *get)
 {
     const uint8_t *base = link->store->pool_base;
     TIERCE_DASSERT(get->length > 0 && get->length <= INT64_MAX);
     TIERCE_DASSERT(get->memory >= base);
-    return call(link,
-                &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
-                                             .names = get->name,
-                                             .name_count = 1,
-                                             .place = (uint64_t)(get->memory - base),
-                                             .offset = get->offset,
-                                             .length = get->length},
-                result);
+    return tierce__bridge_link_call(
+        link, result,
+        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
+                                     .names = get->name,
+                                     .name_count = 1,
+                                     .place = (uint64_t)(get->memory - base),
+                                     .offset = get->offset,
+                                     .length = get->length});
+}
+
+/* A call whose only result is 0. */
+static int change(struct tierce__bridge_link *link, const struct tierce__bridge_ask *ask)
+{
+    uint64_t result;
+    int rc = tierce__bridge_link_call(link, &result, ask);
+    return result > 0 ? tierce__bridge_link_misunderstood(link, (int64_t)result) : rc;
 }
 
 int tierce__bridge_link_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
@@ -68,37 +79,22 @@ int tierce__bridge_link_put(void *opened, const struct tierce_plugin_name *name,
     TIERCE_DASSERT(length > 0);
     struct tierce__bridge_link *link = opened;
     const uint8_t *base = link->store->pool_base, *bytes = memory;
-    int64_t result = 0;
     (void)deadline_ns;
     TIERCE_DASSERT(bytes >= base);
-    int rc = call(link,
-                  &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_PUT,
-                                               .names = name,
-                                               .name_count = 1,
-                                               .place = (uint64_t)(bytes - base),
-                                               .length = length},
-                  &result);
-    if (rc != 0 || result == 0)
-        return rc;
-    rc = result > 0 ? tierce__bridge_link_misunderstood(link, result)
-                    : link->store->status_of(link, result);
+    int rc = change(link, &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_PUT,
+                                                       .names = name,
+                                                       .name_count = 1,
+                                                       .place = (uint64_t)(bytes - base),
+                                                       .length = length});
     return rc == TIERCE_E_MISS ? TIERCE_E_DOWN : rc;
 }
 
 int tierce__bridge_link_remove(void *opened, const struct tierce_plugin_name *name,
                                uint64_t deadline_ns)
 {
-    struct tierce__bridge_link *link = opened;
-    int64_t result = 0;
     (void)deadline_ns;
-    int rc = call(
-        link,
-        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_DELETE, .names = name, .name_count = 1},
-        &result);
-    if (rc != 0 || result == 0)
-        return rc;
-    rc = result > 0 ? tierce__bridge_link_misunderstood(link, result)
-                    : link->store->status_of(link, result);
+    int rc = change(opened, &(struct tierce__bridge_ask){
+                                .op = TIERCE__BRIDGE_DELETE, .names = name, .name_count = 1});
     return rc == TIERCE_E_MISS ? 0 : rc;
 }
 

@@ -22,7 +22,7 @@ struct tierce__bridge_store {
     uint32_t links_made;
     const char *prefix; /* of all names, for the PING; "" for none */
     /* The status of a request after a negative result. May set link->why. */
-    int (*status_of)(struct tierce__bridge_link *link, int64_t result);
+    int (*status_of)(struct tierce__bridge_link *link, enum tierce__bridge_op op, int64_t result);
 };
 
 struct tierce__bridge_link {
@@ -41,8 +41,11 @@ TIERCE_MUSTUSE int tierce__bridge_store_open(struct tierce__bridge_store *store,
 /* Handles a result that its call cannot have: the process is faulty. Returns TIERCE_E_FORMAT. */
 int tierce__bridge_link_misunderstood(struct tierce__bridge_link *link, int64_t result);
 
-/* A GET. *result: as tierce__bridge_call. */
-TIERCE_MUSTUSE int tierce__bridge_link_ask_get(struct tierce__bridge_link *link, int64_t *result,
+/* As tierce__bridge_call. *result is at least 0, and 0 after an error; errors also: those of
+ * status_of. */
+TIERCE_MUSTUSE int tierce__bridge_link_call(struct tierce__bridge_link *link, uint64_t *result,
+                                            const struct tierce__bridge_ask *ask);
+TIERCE_MUSTUSE int tierce__bridge_link_ask_get(struct tierce__bridge_link *link, uint64_t *result,
                                                const struct tierce__link_get *get);
 
 int tierce__bridge_link_open(void **out, void *store);

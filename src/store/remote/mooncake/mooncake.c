@@ -49,9 +49,14 @@ struct mooncake {
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* The status of a request after an error of Mooncake. */
-static int status_of(struct tierce__bridge_link *link, int64_t error)
+static int status_of(struct tierce__bridge_link *link, enum tierce__bridge_op op, int64_t error)
 {
+    const struct mooncake *mooncake = (const struct mooncake *)link->store;
     TIERCE_DASSERT(error < 0);
+    /* Over TCP a failed transfer has ended. Other transports may still be writing. */
+    if (op == TIERCE__BRIDGE_GET && error <= TRANSFER_FAIL && error > TRANSFER_FAIL - 100 &&
+        !mooncake->is_tcp)
+        tierce__bridge_end(link->store->bridge, link->seat);
     snprintf(link->why, sizeof(link->why), "Mooncake's error %" PRId64, error);
     switch (error) {
     case NOT_FOUND:
@@ -74,25 +79,18 @@ static int mooncake_get(void *opened, const struct tierce_plugin_name *name, voi
                         uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     struct tierce__bridge_link *link = opened;
-    const struct mooncake *mooncake = (const struct mooncake *)link->store;
-    int64_t result = 0;
+    uint64_t bytes;
     (void)deadline_ns;
     int rc = tierce__bridge_link_ask_get(
-        link, &result,
+        link, &bytes,
         &(struct tierce__link_get){
             .name = name, .memory = memory, .offset = offset, .length = length});
-    if (rc != 0 || result == (int64_t)length)
+    if (rc != 0 || bytes == length)
         return rc;
-    if (result > (int64_t)length || result == 0)
-        return tierce__bridge_link_misunderstood(link, result);
-    if (result > 0) {
-        snprintf(link->why, sizeof(link->why), "an object with an unexpected length");
-        return TIERCE_E_FORMAT;
-    }
-    /* Over TCP a failed transfer has ended. Other transports may still be writing. */
-    if (result <= TRANSFER_FAIL && result > TRANSFER_FAIL - 100 && !mooncake->is_tcp)
-        tierce__bridge_end(link->store->bridge, link->seat);
-    return status_of(link, result);
+    if (bytes > length || bytes == 0)
+        return tierce__bridge_link_misunderstood(link, (int64_t)bytes);
+    snprintf(link->why, sizeof(link->why), "an object with an unexpected length");
+    return TIERCE_E_FORMAT;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -25,14 +25,11 @@
 enum { FAILED = -1, MISSING = -2, FULL = -3, REFUSED = -4, LATE = -5, KEPT = -6 };
 enum { RANGES = 1, LENGTHS = 2, ALL = 3 };
 
-struct python_store {
-    struct tierce__bridge_store base;
-};
-
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int status_of(struct tierce__bridge_link *link, int64_t result)
+static int status_of(struct tierce__bridge_link *link, enum tierce__bridge_op op, int64_t result)
 {
+    (void)op;
     switch (result) {
     case FAILED:
         return TIERCE_E_DOWN;
@@ -52,18 +49,6 @@ static int status_of(struct tierce__bridge_link *link, int64_t result)
     }
 }
 
-/* With ranges *bytes is what was read, else the length of the object. */
-static int ask_get(struct tierce__bridge_link *link, uint64_t *bytes,
-                   const struct tierce__link_get *get)
-{
-    int64_t result = 0;
-    int rc = tierce__bridge_link_ask_get(link, &result, get);
-    if (rc == 0 && result < 0)
-        rc = status_of(link, result);
-    *bytes = rc == 0 ? (uint64_t)result : 0;
-    return rc;
-}
-
 static int refuse_length(struct tierce__bridge_link *link, uint64_t bytes, uint64_t wanted)
 {
     snprintf(link->why, sizeof(link->why), "get: %" PRIu64 " bytes instead of %" PRIu64, bytes,
@@ -76,9 +61,10 @@ static int python_get(void *link, const struct tierce_plugin_name *name, void *m
 {
     uint64_t bytes;
     (void)deadline_ns; /* a call cannot be ended; one that hangs ends the process */
-    int rc = ask_get(link, &bytes,
-                     &(struct tierce__link_get){
-                         .name = name, .memory = memory, .offset = offset, .length = length});
+    int rc = tierce__bridge_link_ask_get(
+        link, &bytes,
+        &(struct tierce__link_get){
+            .name = name, .memory = memory, .offset = offset, .length = length});
     return rc == 0 && bytes != length ? refuse_length(link, bytes, length) : rc;
 }
 
@@ -86,25 +72,18 @@ static int python_get_whole(void *link, const struct tierce_plugin_name *name, v
                             uint64_t room, uint64_t *bytes, uint64_t deadline_ns)
 {
     (void)deadline_ns;
-    int rc = ask_get(link, bytes,
-                     &(struct tierce__link_get){.name = name, .memory = memory, .length = room});
+    int rc = tierce__bridge_link_ask_get(
+        link, bytes, &(struct tierce__link_get){.name = name, .memory = memory, .length = room});
     return rc == 0 && *bytes > room ? refuse_length(link, *bytes, room) : rc;
 }
 
 static int python_measure(void *opened, const struct tierce_plugin_name *name, uint64_t *bytes,
                           uint64_t deadline_ns)
 {
-    struct tierce__bridge_link *link = opened;
-    int64_t result = 0;
     (void)deadline_ns;
-    int rc = tierce__bridge_call(
-        link->store->bridge, link->seat,
-        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_LENGTH, .names = name, .name_count = 1},
-        &result, link->why);
-    if (rc == 0 && result < 0)
-        rc = status_of(link, result);
-    *bytes = rc == 0 ? (uint64_t)result : 0;
-    return rc;
+    return tierce__bridge_link_call(
+        opened, bytes,
+        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_LENGTH, .names = name, .name_count = 1});
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -176,11 +155,11 @@ static int read_options(struct python_arguments *out, const struct tierce__url *
 }
 
 /* Starts the process, and asks what its class can do. */
-static int read_abilities(struct python_store *store, struct tierce__client *own,
+static int read_abilities(struct tierce__bridge_store *store, struct tierce__client *own,
                           char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     int64_t abilities = 0;
-    int rc = tierce__bridge_call(store->base.bridge, 0,
+    int rc = tierce__bridge_call(store->bridge, 0,
                                  &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_ABILITIES},
                                  &abilities, why);
     if (rc != 0)
@@ -201,15 +180,15 @@ static int open_python(void **opened, struct tierce__client *own,
                                                         &tierce__bridge_python_py_size};
     static const struct tierce__url_number timeout = {"timeout", TIERCE__URL_MILLISECONDS, 100,
                                                       3600000};
-    struct python_store *store = *opened;
+    struct tierce__bridge_store *store = *opened;
     const struct tierce__url *url = source->url;
     const char *python = tierce__url_param(url, "python");
     uint64_t timeout_ms = TIMEOUT_MS;
     struct python_arguments *arguments = tierce__calloc(1, sizeof(*arguments));
     if (arguments == NULL)
         return -ENOMEM;
-    store->base.prefix = "";
-    store->base.status_of = status_of;
+    store->prefix = "";
+    store->status_of = status_of;
     int rc = read_source(arguments, url, why);
     if (rc == 0)
         rc = read_options(arguments, url, why);
@@ -221,7 +200,7 @@ static int open_python(void **opened, struct tierce__client *own,
     arguments->list[2] = arguments->seats;
     if (rc == 0)
         rc = tierce__bridge_store_open(
-            &store->base, source,
+            store, source,
             &(struct tierce__bridge_opts){.python = python != NULL ? python : "python3",
                                           .script = &script,
                                           .arguments = arguments->list,
@@ -249,7 +228,7 @@ const struct tierce__client tierce__python_client = {
               .ping = tierce__bridge_link_ping,
               .why = tierce__bridge_link_why},
     .scheme = "python",
-    .store_bytes = sizeof(struct python_store),
+    .store_bytes = sizeof(struct tierce__bridge_store),
     .link_bytes = sizeof(struct tierce__bridge_link),
     .links = LINKS,
     .names_max = TIERCE__BRIDGE_NAMES_MAX,
