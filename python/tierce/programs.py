@@ -94,7 +94,9 @@ class Program:
                 os.killpg(self.process.pid, number)
 
     def end(self, is_stopped: bool) -> None:
-        """After its death."""
+        """After its death. With the engine, processes that it has left end too."""
+        if is_stopped:
+            self.signal(signal.SIGKILL)
         status = self.process.wait()
         os.close(self.pidfd)
         ended = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"

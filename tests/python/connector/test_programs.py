@@ -113,18 +113,21 @@ def test_lines_environment_and_status(tmp_path, lines, start, monkeypatch):
 
 
 def test_they_end_with_the_engine(tmp_path, lines, start):
-    polite = program(tmp_path, "polite.sh", "trap 'echo goodbye; exit 0' TERM\necho ready\nwhile :; do sleep 0.05; done\n")
+    polite = program(tmp_path, "polite.sh", "sh -c 'trap \"\" TERM; echo left $$; while :; do sleep 0.05; done' &\n"
+                     "trap 'echo goodbye; exit 0' TERM\necho ready\nwhile :; do sleep 0.05; done\n")
     deaf = program(tmp_path, "deaf.py", "import os, signal, subprocess, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
                    "child = subprocess.Popen(['sleep', '1000'])\nprint('ready', child.pid)\ntime.sleep(1000)")
     running = start(polite, deaf)
     lines.wait("polite.sh: ready")
     child = int(lines.wait("deaf.py: ready")[0].split()[-1])
+    left = int(lines.wait("polite.sh: left")[0].split()[-1])
     running.stop()
     assert not running.thread.is_alive()
     lines.wait("polite.sh: goodbye")
     assert "exited with status 0" in lines.wait("polite.sh (process")[0]
     assert "was ended by signal 9" in lines.wait("deaf.py (process")[0]
     await_death(child)
+    await_death(left)
 
 
 def test_a_program_that_writes_on_gives_way(lines):
