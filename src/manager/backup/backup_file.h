@@ -99,7 +99,6 @@ const char *tierce__backup_catalog(const struct tierce__backup *backup);
 int64_t tierce__backup_made_us(const struct tierce__backup *backup);
 /* Random; 16 bytes. */
 const unsigned char *tierce__backup_id(const struct tierce__backup *backup);
-uint64_t tierce__backup_records(const struct tierce__backup *backup);
 
 /* NULL: the backup has no records of the instance. */
 const struct tierce__backup_part *tierce__backup_part(const struct tierce__backup *backup,

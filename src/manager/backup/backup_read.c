@@ -300,11 +300,6 @@ const unsigned char *tierce__backup_id(const struct tierce__backup *backup)
     return backup->id;
 }
 
-uint64_t tierce__backup_records(const struct tierce__backup *backup)
-{
-    return backup->records;
-}
-
 const struct tierce__backup_part *tierce__backup_part(const struct tierce__backup *backup,
                                                       uint32_t instance)
 {

@@ -756,15 +756,6 @@ void tierce__ghosts_destroy(struct tierce__ghosts *ghost)
     tierce__free(ghost);
 }
 
-uint64_t tierce__ghosts_bytes_max(const struct tierce__ghosts *ghost)
-{
-    const struct tierce__ghosts_opts *opts = &ghost->opts;
-    return sizeof(*ghost) + (uint64_t)opts->ring_cells * 64 +
-           TIERCE__GHOST_GROUPS_MAX * opts->log_words * sizeof(uint64_t) +
-           TIERCE__GHOST_GROUPS_MAX * tierce__ghost_curve_bytes_max(opts->group_blocks) +
-           TIERCE__GHOST_INSTANCES_MAX * tierce__ghost_curve_bytes_max(opts->instance_blocks);
-}
-
 int64_t tierce__ghosts_epoch_us(const struct tierce__ghosts *ghost)
 {
     return ghost->opts.epoch_us;

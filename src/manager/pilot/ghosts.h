@@ -32,7 +32,7 @@
  * process.
  *
  * Bounds: TIERCE__GHOST_GROUPS_MAX groups and _INSTANCES_MAX instances are followed; others are
- * counted (unfollowed). Memory: tierce__ghosts_bytes_max.
+ * counted (unfollowed). Memory: docs/inside/ghost.md.
  *
  * Threads: any; tierce__ghosts_step one at a time, and only without has_thread. Requests take no
  * lock; all others take GHOST. Nothing blocks longer.
@@ -72,8 +72,6 @@ TIERCE_MUSTUSE int tierce__ghosts_create(struct tierce__ghosts **out,
 
 /* NULL is accepted. All taps are closed. */
 void tierce__ghosts_destroy(struct tierce__ghosts *ghost);
-
-uint64_t tierce__ghosts_bytes_max(const struct tierce__ghosts *ghost);
 
 /* The length of an epoch. */
 int64_t tierce__ghosts_epoch_us(const struct tierce__ghosts *ghost);

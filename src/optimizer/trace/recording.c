@@ -320,11 +320,6 @@ struct tierce__recording_totals tierce__recording_totals(const struct tierce__re
     return totals;
 }
 
-const struct tierce__intern *tierce__recording_intern(const struct tierce__recording *recording)
-{
-    return recording->intern;
-}
-
 int tierce__recording_bytes(const struct tierce__recording *recording, uint64_t *out)
 {
     uint32_t distinct = tierce__intern_count(recording->intern);

@@ -164,7 +164,4 @@ struct tierce__recording_totals tierce__recording_totals(const struct tierce__re
 TIERCE_MUSTUSE int tierce__recording_bytes(const struct tierce__recording *recording,
                                            uint64_t *out);
 
-/* The numbers of the blocks that were recorded. [borrow until destroy] */
-const struct tierce__intern *tierce__recording_intern(const struct tierce__recording *recording);
-
 #endif

@@ -47,12 +47,6 @@ unsigned tierce__cuda_class(uint64_t bytes)
     return class_;
 }
 
-uint32_t tierce__cuda_class_bytes(unsigned class_)
-{
-    TIERCE_ASSERT(class_ < TIERCE__CUDA_CLASSES);
-    return class_bytes[class_];
-}
-
 enum tierce__cuda_way tierce__cuda_used(struct tierce__device *device, bool is_load,
                                         unsigned class_)
 {

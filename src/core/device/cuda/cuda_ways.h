@@ -29,9 +29,6 @@ enum { TIERCE__CUDA_CLASSES = 5 };
 /* The class of a cell. */
 unsigned tierce__cuda_class(uint64_t bytes);
 
-/* The size with which a class is measured. */
-uint32_t tierce__cuda_class_bytes(unsigned class_);
-
 /* The method with which a device "cuda" copies cells of a class, aligned to 16 bytes. Thread:
  * any. */
 enum tierce__cuda_way tierce__cuda_used(struct tierce__device *device, bool is_load,
