@@ -166,12 +166,12 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
 #define CHUNK_COUNT_MAX     (1u << 30)
 #define MEMORY_CODEC        "lossless"
 
-static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
+struct tierce__buf *tierce__engine_alloc_coded(void *engine, uint64_t bytes)
 {
-    return tierce__storage_alloc(arg, bytes);
+    return tierce__storage_alloc(engine, bytes);
 }
 
-static uint64_t coded_staging(const struct tierce_engine *engine)
+uint64_t tierce__engine_coded_staging(const struct tierce_engine *engine)
 {
     uint64_t staging = engine->settings.memory_bytes / 8;
     return staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES;
@@ -201,10 +201,10 @@ static int open_coded_copies(struct tierce_engine *engine, struct tierce__tier *
                                           .tier = copies,
                                           .codec = tierce__codec_find(MEMORY_CODEC),
                                           .namespaces = engine->namespaces,
-                                          .alloc = alloc_coded,
+                                          .alloc = tierce__engine_alloc_coded,
                                           .alloc_arg = engine,
                                           .queue_bytes_max = engine->settings.memory_bytes / 4,
-                                          .staging_bytes_max = coded_staging(engine),
+                                          .staging_bytes_max = tierce__engine_coded_staging(engine),
                                           .measured_bytes = UINT64_MAX});
     if (rc < 0)
         copies->ops->close(copies, tierce__now_ns());
@@ -256,10 +256,10 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
                  .namespaces = engine->namespaces,
                  .keys = engine->keys,
                  .encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION),
-                 .alloc = alloc_coded,
+                 .alloc = tierce__engine_alloc_coded,
                  .alloc_arg = engine,
                  .queue_bytes_max = opts->queue_bytes,
-                 .staging_bytes_max = coded_staging(engine),
+                 .staging_bytes_max = tierce__engine_coded_staging(engine),
                  .load_time_max = tierce__engine_share(config, TIERCE__ENGINE_CODEC_LOAD_TIME)});
     if (rc < 0)
         disk->ops->close(disk, tierce__now_ns());

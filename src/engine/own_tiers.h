@@ -17,6 +17,11 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
 const struct tierce__codec *tierce__engine_codec(const struct tierce_config *config,
                                                  enum tierce__engine_param param);
 
+/* For tiers and connectors that encode and decode: a buffer in the engine's memory, and how many
+ * bytes of it each may take in each direction. */
+struct tierce__buf *tierce__engine_alloc_coded(void *engine, uint64_t bytes);
+uint64_t tierce__engine_coded_staging(const struct tierce_engine *engine);
+
 /* A bit for each level that a mask of 1u << enum tierce_origin names; all for 0. */
 uint32_t tierce__levels_of(const struct tierce_engine *engine, uint32_t tiers);
 

@@ -24,9 +24,8 @@
 #include "engine/waterfall.h"
 #include "store/remote/remote.h"
 
-#define CLOSE_MS            1000u
-#define QUEUE_SHARE         8u          /* default for each remote store: this fraction of memory */
-#define CODED_STAGING_BYTES (64u << 20) /* upper bound in each direction, also of that fraction */
+#define CLOSE_MS    1000u
+#define QUEUE_SHARE 8u /* default for each remote store: this fraction of memory */
 
 _Static_assert(TIERCE__REMOTES_MAX + 2 <= TIERCE__TIERS_MAX,
                "memory, disk and all remote stores fit");
@@ -130,11 +129,6 @@ static void name_tier_param(const char *text, char why[TIERCE__CONNECTOR_WHY_BYT
     tierce__url_clear(&url);
 }
 
-static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
-{
-    return tierce__storage_alloc(arg, bytes);
-}
-
 /* Returns the reason why a connector cannot hold coded objects, or NULL if it can. */
 static const char *no_codec(const struct tierce__connector *connector)
 {
@@ -199,8 +193,7 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
     int rc = choose_codec(&codec, below, config, params, why);
     if (rc == 0 && reason != NULL)
         rc = go_without(below, reason, codec, params, encrypts, why);
-    if (rc == 0 && reason == NULL) {
-        uint64_t staging = engine->settings.memory_bytes / QUEUE_SHARE;
+    if (rc == 0 && reason == NULL)
         rc = tierce__coded_connector_open(
             connector,
             &(struct tierce__coded_connector_opts){
@@ -211,12 +204,11 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
                 .namespaces = engine->namespaces,
                 .keys = engine->keys,
                 .encrypts = encrypts,
-                .alloc = alloc_coded,
+                .alloc = tierce__engine_alloc_coded,
                 .alloc_arg = engine,
-                .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES,
+                .staging_bytes_max = tierce__engine_coded_staging(engine),
                 .no_pool = tierce__connector_needs_shared_pool(url),
                 .load_time_max = tierce__engine_share(config, TIERCE__ENGINE_CODEC_LOAD_TIME)});
-    }
     if (rc < 0)
         (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
     return rc;
