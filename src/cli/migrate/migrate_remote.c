@@ -538,23 +538,29 @@ static const char *take_of_plugin(struct remote *remote, const char *plugin, con
     return length < (int)sizeof(name) ? take(remote, name) : NULL;
 }
 
-/* A plug-in is TYPE or TYPE.INSTANCE; LMCache has these types itself. */
+/* A plug-in is TYPE or TYPE.INSTANCE. */
+static bool has_type(const char *plugin, const char *type)
+{
+    size_t length = strlen(type);
+    return strncmp(plugin, type, length) == 0 && (plugin[length] == '\0' || plugin[length] == '.');
+}
+
+/* LMCache has these types itself. */
 static void map_plugin(struct remote *remote, const char *plugin)
 {
-    size_t length = strcspn(plugin, ".");
     const char *value = NULL;
     remote->rest = "";
     if (take_of_plugin(remote, plugin, "module_path") != NULL) {
         refuse(remote, NO_PLUGIN);
-    } else if (length == 2 && memcmp(plugin, "fs", length) == 0) {
+    } else if (has_type(plugin, "fs")) {
         value = take_of_plugin(remote, plugin, "base_path");
         map_folder(remote, value != NULL ? value : take(remote, "fs_base_path"), NO_CAP);
-    } else if (length == 5 && memcmp(plugin, "hf3fs", length) == 0) {
+    } else if (has_type(plugin, "hf3fs")) {
         value = take_of_plugin(remote, plugin, "base_path");
         map_folder(remote, value != NULL ? value : take(remote, "hf3fs_base_path"), MOUNTED);
-    } else if (length == 13 && memcmp(plugin, "mooncakestore", length) == 0) {
+    } else if (has_type(plugin, "mooncakestore")) {
         map_mooncake(remote);
-    } else if (length == 5 && memcmp(plugin, "redis", length) == 0) {
+    } else if (has_type(plugin, "redis")) {
         value = take_of_plugin(remote, "redis", "redis_url");
         if (value == NULL)
             value = take(remote, "redis_url");
