@@ -36,10 +36,9 @@
  * - They have no state: any thread calls them, several at the same time. They must not block and
  *   must not call Tierce.
  * - Equal inputs have equal outputs.
- * - Another process may write to `src` of encode meanwhile. encode must stay within its buffers
- * then.
- * - decode is called after the checksum of the coded bytes was verified, but the bytes may have
- * been written by a faulty program: decode must stay within its buffers for any bytes.
+ * - encode must stay within its buffers even if another process writes to `src` meanwhile.
+ * - decode must stay within its buffers for any bytes: their checksum was verified before, but a
+ *   faulty program may have written them.
  *
  * Tierce verifies the checksum of each decoded cell, so a codec that restores other bytes costs
  * misses. When it is loaded, it must restore a run of 64 KiB.
@@ -62,8 +61,8 @@ extern "C" {
 struct tierce_plugin_codec_shape {
     size_t size;      /* sizeof(struct tierce_plugin_codec_shape) */
     uint32_t element; /* TIERCE_PLUGIN_ELEMENT_BF16, ... */
-    uint64_t
-        part_bytes; /* the run alternates between keys and values of so many bytes; 0: unknown */
+    /* The run alternates between keys and values of so many bytes; 0: unknown. */
+    uint64_t part_bytes;
 };
 
 /* All functions are required. The table and its texts are constant. */

@@ -327,8 +327,7 @@ static void lease_chunks(struct tierce__own_lease *lease, size_t count,
     }
 }
 
-/* The tier that has a chunk after memory has evicted it: the first slower one of the request.
- */
+/* The tier that has a chunk that memory has evicted: the first slower one of the request. */
 static uint32_t slower_level(const struct tierce__own_lease *lease)
 {
     uint32_t level = 1;

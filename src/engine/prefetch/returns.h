@@ -100,10 +100,9 @@ struct tierce__return_request {
     uint64_t session;
     bool extends; /* a use: the conversation ends with these chunks from now on */
     uint64_t now_ns;
-    uint64_t lead_ns,
-        chunk_lead_ns;   /* how long reading takes, and how much longer for each chunk */
-    bool closed;         /* no request follows */
-    uint64_t returns_ns; /* the hint of the gap; 0: none */
+    uint64_t lead_ns, chunk_lead_ns; /* how long reading takes: alone, and for each chunk */
+    bool closed;                     /* no request follows */
+    uint64_t returns_ns;             /* the hint of the gap; 0: none */
 };
 
 /* A conversation that returned, or whose prediction lapsed. */

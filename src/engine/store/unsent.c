@@ -550,8 +550,8 @@ void tierce__unsent_drain(struct tierce_engine *engine, uint64_t deadline_ns)
 {
     for (size_t i = 1; i < engine->level_count; i++) {
         struct tierce__level *level = &engine->levels[i];
-        int rc = wait_for_level(level, last_of(level), deadline_ns);
-        (void)rc; /* the chunks that are left are logged at the end */
+        /* The chunks that are left are logged at the end. */
+        (void)wait_for_level(level, last_of(level), deadline_ns);
     }
 }
 
