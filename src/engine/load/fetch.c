@@ -654,7 +654,7 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
             tierce__storage_write_one(fetch->engine, copies, record, fetch->buf, false);
         tierce__era_leave(fetch->engine, fetch->era);
     }
-    /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */
+    /* Forgotten only now: a reader that does not find the fetch must find the chunk in memory. */
     tierce__lock_take(lock_of(fetch));
     TIERCE_DASSERT(fetch->promotion == PROMOTION_RUNS);
     fetch->promotion = PROMOTION_DONE;

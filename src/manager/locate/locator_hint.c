@@ -48,7 +48,7 @@ void tierce__hint_tally_add(struct tierce__hint_tally *tally, const struct tierc
     tally->uses++;
 }
 
-/* Counts what two threads do at a time may be off by a few. */
+/* If two threads count at the same time, the numbers may be off by a few. */
 static void replace(struct tierce__live_hints *hints, enum tierce__policy_hint kind, uint64_t uses)
 {
     uint64_t used = load(&hints->recent_used[kind]);

@@ -453,7 +453,7 @@ static enum tierce__connector_urgency urgency_of(const struct tierce__store_req 
     return get->ahead ? TIERCE__CONNECTOR_PREFETCH : TIERCE__CONNECTOR_FETCH;
 }
 
-/* A call that reads an object for all who wait for parts of it. */
+/* A call that reads an object for all requests that wait for parts of it. */
 struct remote_whole {
     struct tierce__store_req call;
     struct tierce__remote *remote;
